@@ -1,0 +1,2 @@
+//! Reads GPU workers and tells the proxies which are busy.
+fn main() {}

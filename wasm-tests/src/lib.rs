@@ -1,0 +1,1 @@
+//! Tests of the built filter in a real Envoy.

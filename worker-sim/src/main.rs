@@ -1,0 +1,2 @@
+//! A GPU inference worker without a GPU.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The entry points a person needs.
+fn main() {}
