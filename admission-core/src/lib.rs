@@ -7,6 +7,19 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)
 )]
 
+pub mod config;
+pub mod decide;
+pub mod directory;
+pub mod hash;
+pub mod keys;
+pub mod ledger;
+pub mod members;
+pub mod outcome;
+pub mod policy;
+pub mod problem;
+pub mod record;
 pub mod saturation;
+pub mod store;
 pub mod units;
 pub mod view;
+pub mod vm;

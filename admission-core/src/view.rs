@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 mod summary;
 
-pub use summary::{Freshness, ViewSummary};
+pub use summary::{Freshness, KvBlocks, ViewSummary};
 
 /// The only version of the document so far; another is refused, not guessed at.
 pub const VIEW_VERSION: u32 = 1;

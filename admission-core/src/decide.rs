@@ -1,0 +1,250 @@
+//! The decision.
+//!
+//! [`decide`] is the whole of it: what a request asks, what is allowed, what is known of the workers and what is held
+//! already, in; admit or a refusal that explains itself, out. It changes nothing. [`crate::vm`] runs it again on newer
+//! records until the charge it allows has been written.
+
+use std::sync::Arc;
+
+use crate::config::{RetryAfterConfig, StalePolicy};
+use crate::ledger::{Amount, Drain, Ledger};
+use crate::members::Members;
+use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
+use crate::policy::{Cap, Limits, Pool};
+use crate::units::{Blocks, Millis, Time, Tokens};
+use crate::view::{Freshness, ViewSummary};
+
+#[cfg(test)]
+mod tests;
+
+/// What a request asks for, as far as it is known when it is decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Estimated prompt.
+    pub prompt: Tokens,
+    /// Expected output, over all of its sequences.
+    pub output: Tokens,
+    /// The most output one sequence may have by the request's own word.
+    pub output_limit: Option<Tokens>,
+    /// Whether the prompt was read; a guess from the content length never makes a request too large.
+    pub prompt_read: bool,
+}
+
+impl Ask {
+    /// What the request will hold.
+    #[must_use]
+    pub fn amount(&self, block_size: u32) -> Amount {
+        let tokens = self.prompt.plus(self.output);
+        Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) }
+    }
+}
+
+/// What a request is measured against.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// Of its tenant.
+    pub tenant: &'a Limits,
+    /// It goes to.
+    pub pool: &'a Pool,
+    /// Bounds of the advice to come back.
+    pub retry_after: &'a RetryAfterConfig,
+}
+
+/// What is held, and by whom it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Held<'a> {
+    /// By the tenant.
+    pub tenant: &'a Ledger,
+    /// In the pool.
+    pub pool: &'a Ledger,
+    /// Whose holdings count.
+    pub members: &'a Members,
+}
+
+/// Whether a request may start now.
+///
+/// # Errors
+/// The first of these that stands against it: it can never fit; there is no worker; its tenant holds too much; all
+/// workers are busy; the pool holds too much.
+pub fn decide(
+    ask: &Ask,
+    rules: Rules<'_>,
+    view: Option<&ViewSummary>,
+    held: Held<'_>,
+    now: Time,
+) -> Result<(), Refusal> {
+    let sight = Sight::of(view, rules.pool, now);
+    fits_ever(ask, rules.pool)?;
+    has_workers(sight, rules)?;
+    within_tenant_caps(ask, rules, held)?;
+    some_worker_is_free(sight, rules, held)?;
+    within_pool_caps(sight, rules, held)?;
+    fits_free_blocks(ask, sight, rules, held)
+}
+
+/// Whether a request of this size could ever be served by the pool.
+///
+/// # Errors
+/// [`Reason::Oversize`] naming the limit.
+pub fn fits_ever(ask: &Ask, pool: &Pool) -> Result<(), Refusal> {
+    if !ask.prompt_read {
+        return Ok(());
+    }
+    let whole = ask.prompt.plus(ask.output_limit.unwrap_or_default());
+    for (cap, tokens, unit) in [
+        (&pool.max_prompt_tokens, ask.prompt, "prompt tokens"),
+        (&pool.max_model_len, whole, "prompt and output tokens"),
+    ] {
+        if let Some(cap) = cap
+            && tokens.0 > cap.limit
+        {
+            return Err(Refusal {
+                reason: Reason::Oversize,
+                limit: Some(limit(cap, tokens.0, unit)),
+                detail: Detail::None,
+                retry: Retry::Never,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What may be believed about the workers.
+#[derive(Clone, Copy)]
+enum Sight<'a> {
+    /// A view that is young enough.
+    Fresh(&'a ViewSummary),
+    /// An old view or none, under this policy.
+    Stale(StalePolicy, Option<&'a ViewSummary>),
+}
+
+impl<'a> Sight<'a> {
+    fn of(view: Option<&'a ViewSummary>, pool: &Pool, now: Time) -> Self {
+        match view {
+            Some(view) if view.freshness(now, pool.stale.hold) == Freshness::Fresh => Self::Fresh(view),
+            old => Self::Stale(pool.stale.then, old),
+        }
+    }
+}
+
+fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
+    let (reason, detail) = match sight {
+        Sight::Fresh(view) if view.live_workers == 0 => (Reason::NoWorkers, Detail::None),
+        Sight::Stale(StalePolicy::Reject, _) => (Reason::StaleView, Detail::None),
+        // Without a number of workers a limit for each of them is no limit at all.
+        Sight::Stale(StalePolicy::LocalCaps, None) if rules.pool.max_in_flight.is_none() => {
+            (Reason::StaleView, Detail::Fixed("no view has arrived yet and the pool has no max_in_flight"))
+        }
+        Sight::Fresh(_) | Sight::Stale(..) => return Ok(()),
+    };
+    Err(Refusal { reason, limit: None, detail, retry: advice(None, 1, rules.retry_after) })
+}
+
+fn within_tenant_caps(ask: &Ask, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+    let now_held = held.tenant.held(held.members);
+    let with_this = now_held.plus(ask.amount(rules.pool.block_size));
+    if let Some(cap) = &rules.tenant.requests {
+        within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain(), rules.retry_after)?;
+    }
+    match &rules.tenant.tokens {
+        Some(cap) if ask_alone_exceeds(ask, cap) => Err(Refusal {
+            reason: Reason::Oversize,
+            limit: Some(limit(cap, ask.prompt.plus(ask.output).0, "tokens")),
+            detail: Detail::Fixed("more than its tenant may ever hold"),
+            retry: Retry::Never,
+        }),
+        Some(cap) => {
+            let releases = releases_until(with_this.tokens.0.saturating_sub(cap.limit), now_held);
+            let refused = Refusal {
+                reason: Reason::TenantTokens,
+                limit: Some(limit(cap, with_this.tokens.0, "tokens")),
+                detail: Detail::None,
+                retry: advice(Some(held.tenant.drain()), releases, rules.retry_after),
+            };
+            if with_this.tokens.0 > cap.limit { Err(refused) } else { Ok(()) }
+        }
+        None => Ok(()),
+    }
+}
+
+fn ask_alone_exceeds(ask: &Ask, cap: &Cap) -> bool {
+    ask.prompt_read && ask.prompt.plus(ask.output).0 > cap.limit
+}
+
+/// How many average releases free `tokens`.
+fn releases_until(tokens: u64, held: Amount) -> u64 {
+    let mean = held.tokens.0.checked_div(held.requests).unwrap_or(0).max(1);
+    tokens.div_ceil(mean)
+}
+
+fn some_worker_is_free(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+    match sight {
+        Sight::Fresh(view) if view.free_workers == 0 => Err(Refusal {
+            reason: Reason::AllBusy,
+            limit: None,
+            detail: Detail::None,
+            retry: advice(Some(held.pool.drain()), 1, rules.retry_after),
+        }),
+        Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
+    }
+}
+
+fn within_pool_caps(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+    let with_this = held.pool.held(held.members).requests.saturating_add(1);
+    let drain = held.pool.drain();
+    if let Some(cap) = &rules.pool.max_in_flight {
+        within(cap, with_this, "requests", Reason::PoolRequests, drain, rules.retry_after)?;
+    }
+    let Some(cap) = &rules.pool.max_in_flight_per_worker else { return Ok(()) };
+    let workers = match sight {
+        Sight::Fresh(view) | Sight::Stale(StalePolicy::LocalCaps, Some(view)) => u64::from(view.live_workers),
+        Sight::Stale(..) => return Ok(()),
+    };
+    let all_workers = Cap { limit: cap.limit.saturating_mul(workers), knob: Arc::clone(&cap.knob) };
+    within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain, rules.retry_after)
+}
+
+/// Free blocks as scraped, less the headroom, less what was admitted since that scrape and is still held.
+fn fits_free_blocks(ask: &Ask, sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+    let (Sight::Fresh(view), Some(headroom)) = (sight, &rules.pool.headroom) else { return Ok(()) };
+    let Some(kv) = view.kv else { return Ok(()) };
+    let kept_back = Blocks((kv.total.0 as f64 * headroom.share).ceil() as u64);
+    let since_scrape = held.pool.admitted().blocks.saturating_sub(view.admitted.blocks);
+    let credit = since_scrape.min(held.pool.held(held.members).blocks.0);
+    let free = kv.free.0.saturating_sub(kept_back.0).saturating_sub(credit);
+    let needed = ask.amount(rules.pool.block_size).blocks.0;
+    if needed <= free {
+        return Ok(());
+    }
+    Err(Refusal {
+        reason: Reason::KvBlocks,
+        limit: Some(Limit { knob: Arc::clone(&headroom.knob), measured: needed, allowed: free, unit: "KV blocks" }),
+        detail: Detail::None,
+        retry: advice(Some(held.pool.drain()), 1, rules.retry_after),
+    })
+}
+
+fn within(
+    cap: &Cap,
+    with_this: u64,
+    unit: &'static str,
+    reason: Reason,
+    drain: &Drain,
+    bounds: &RetryAfterConfig,
+) -> Result<(), Refusal> {
+    if with_this <= cap.limit {
+        return Ok(());
+    }
+    let retry = advice(Some(drain), with_this.saturating_sub(cap.limit), bounds);
+    Err(Refusal { reason, limit: Some(limit(cap, with_this, unit)), detail: Detail::None, retry })
+}
+
+fn limit(cap: &Cap, measured: u64, unit: &'static str) -> Limit {
+    Limit { knob: Arc::clone(&cap.knob), measured, allowed: cap.limit, unit }
+}
+
+/// When so many releases will have come at the pace measured; the least the policy allows while nothing is measured.
+fn advice(drain: Option<&Drain>, releases: u64, bounds: &RetryAfterConfig) -> Retry {
+    let wait = drain.and_then(|drain| drain.time_for(releases)).unwrap_or_default();
+    Retry::After(Millis(wait.0.clamp(bounds.min.0, bounds.max.0.max(bounds.min.0))))
+}

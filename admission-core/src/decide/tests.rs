@@ -1,0 +1,208 @@
+use super::*;
+use crate::ledger::LaneKey;
+use crate::members::Holder;
+use crate::policy::{Plugin, Policy};
+use crate::view::{Admitted, KvBlocks};
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const LANE: LaneKey = LaneKey(1);
+const NOW: Time = Time(10_000);
+
+/// One picture to decide on; each test changes what it is about.
+struct Picture {
+    policy: Policy,
+    view: Option<ViewSummary>,
+    tenant: Ledger,
+    pool: Ledger,
+    members: Members,
+    holder: Holder,
+}
+
+fn picture(pool: &str) -> Picture {
+    let json = format!(
+        r#"{{"tenants": {{"acme": {{"max_in_flight": 4, "max_tokens_in_flight": 1000}}}}, "pools": [{{"name": "p", {pool}}}]}}"#
+    );
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
+    let mut members = Members::default();
+    let holder = members.join().unwrap();
+    let view = ViewSummary {
+        epoch: 1,
+        generation: 1,
+        received: NOW,
+        live_workers: 2,
+        free_workers: 2,
+        kv: Some(KvBlocks { total: Blocks(100), free: Blocks(50) }),
+        admitted: Admitted::default(),
+    };
+    Picture { policy: *policy, view: Some(view), tenant: Ledger::default(), pool: Ledger::default(), members, holder }
+}
+
+impl Picture {
+    fn decide(&self, ask: &Ask) -> Result<(), Refusal> {
+        let rules = Rules {
+            tenant: self.policy.tenant("acme").limits,
+            pool: self.policy.only_pool().unwrap(),
+            retry_after: &self.policy.retry_after,
+        };
+        let held = Held { tenant: &self.tenant, pool: &self.pool, members: &self.members };
+        decide(ask, rules, self.view.as_ref(), held, NOW)
+    }
+
+    fn refusal(&self, ask: &Ask) -> (Reason, u64, u64) {
+        let refusal = self.decide(ask).unwrap_err();
+        let (measured, allowed) = refusal.limit.map_or((0, 0), |limit| (limit.measured, limit.allowed));
+        (refusal.reason, measured, allowed)
+    }
+
+    fn hold_in_pool(&mut self, requests: u64, tokens: u64) {
+        let amount = Amount { requests, tokens: Tokens(tokens), blocks: Tokens(tokens).blocks_of(16) };
+        self.pool.admit(&self.members, self.holder, LANE, amount);
+    }
+
+    fn view(&mut self) -> &mut ViewSummary {
+        self.view.as_mut().unwrap()
+    }
+}
+
+fn ask(prompt: u64, output: u64) -> Ask {
+    Ask { prompt: Tokens(prompt), output: Tokens(output), output_limit: Some(Tokens(output)), prompt_read: true }
+}
+
+#[test]
+fn an_ordinary_request_is_admitted() {
+    assert_eq!(picture(r#""max_in_flight": 1"#).decide(&ask(100, 100)), Ok(()));
+}
+
+#[test]
+fn what_can_never_fit_is_told_so() {
+    let picture = picture(r#""max_in_flight": 1, "max_prompt_tokens": 100, "max_model_len": 150"#);
+    assert_eq!(picture.decide(&ask(100, 50)), Ok(()), "exactly as large as allowed");
+    assert_eq!(picture.refusal(&ask(101, 1)), (Reason::Oversize, 101, 100));
+    assert_eq!(picture.refusal(&ask(100, 51)), (Reason::Oversize, 151, 150));
+    assert_eq!(picture.decide(&ask(101, 1)).unwrap_err().retry, Retry::Never);
+    let guessed = Ask { prompt_read: false, ..ask(500, 51) };
+    assert_eq!(picture.decide(&guessed), Ok(()), "a guess from the content length proves nothing");
+}
+
+#[test]
+fn more_tokens_than_a_tenant_may_ever_hold_is_oversize() {
+    let picture = picture(r#""max_in_flight": 1"#);
+    assert_eq!(picture.refusal(&ask(900, 101)), (Reason::Oversize, 1_001, 1_000));
+}
+
+#[test]
+fn a_fresh_view_without_a_live_worker_is_not_overload() {
+    let mut picture = picture(r#""max_in_flight": 1"#);
+    picture.view().live_workers = 0;
+    picture.view().free_workers = 0;
+    assert_eq!(picture.refusal(&ask(1, 1)).0, Reason::NoWorkers);
+}
+
+#[test]
+fn all_busy_is_shed() {
+    let mut picture = picture(r#""max_in_flight": 1"#);
+    picture.view().free_workers = 0;
+    assert_eq!(picture.refusal(&ask(1, 1)).0, Reason::AllBusy);
+}
+
+#[test]
+fn tenant_caps_stand_before_pool_caps() {
+    let mut picture = picture(r#""max_in_flight": 1"#);
+    picture.hold_in_pool(1, 16);
+    assert_eq!(picture.refusal(&ask(1, 1)), (Reason::PoolRequests, 2, 1));
+    let amount = Amount { requests: 4, tokens: Tokens(400), blocks: Blocks(25) };
+    picture.tenant.charge(&picture.members, picture.holder, LANE, amount);
+    assert_eq!(picture.refusal(&ask(1, 1)), (Reason::TenantRequests, 5, 4));
+}
+
+#[test]
+fn tenant_tokens_count_prompt_and_output() {
+    let mut picture = picture(r#""max_in_flight": 9"#);
+    let amount = Amount { requests: 1, tokens: Tokens(800), blocks: Blocks(50) };
+    picture.tenant.charge(&picture.members, picture.holder, LANE, amount);
+    assert_eq!(picture.decide(&ask(100, 100)), Ok(()));
+    assert_eq!(picture.refusal(&ask(100, 101)), (Reason::TenantTokens, 1_001, 1_000));
+}
+
+#[test]
+fn the_cap_for_each_worker_follows_the_live_workers() {
+    let mut picture = picture(r#""max_in_flight_per_worker": 3"#);
+    picture.hold_in_pool(5, 0);
+    assert_eq!(picture.decide(&ask(1, 1)), Ok(()));
+    picture.hold_in_pool(1, 0);
+    assert_eq!(picture.refusal(&ask(1, 1)), (Reason::PoolRequests, 7, 6));
+    picture.view().live_workers = 1;
+    assert_eq!(picture.refusal(&ask(1, 1)), (Reason::PoolRequests, 7, 3));
+}
+
+#[test]
+fn blocks_are_fitted_less_headroom_and_less_what_the_scrape_has_not_seen() {
+    let mut picture = picture(r#""max_in_flight": 99, "kv": {"headroom": 0.1}"#);
+    assert_eq!(picture.decide(&ask(640, 0)), Ok(()), "40 of 50 free blocks less 10 of headroom");
+    assert_eq!(picture.refusal(&ask(641, 0)), (Reason::KvBlocks, 41, 40));
+    picture.hold_in_pool(2, 320);
+    assert_eq!(picture.refusal(&ask(640, 0)), (Reason::KvBlocks, 40, 20), "20 blocks admitted since the scrape");
+    picture.view().admitted = Admitted { requests: 2, blocks: 20 };
+    assert_eq!(picture.decide(&ask(640, 0)), Ok(()), "the next scrape has seen them");
+}
+
+#[test]
+fn credit_is_never_more_than_what_is_still_held() {
+    let mut picture = picture(r#""max_in_flight": 99, "kv": {"headroom": 0.0}"#);
+    picture.hold_in_pool(1, 640);
+    assert_eq!(picture.refusal(&ask(176, 0)), (Reason::KvBlocks, 11, 10));
+    let amount = Amount { requests: 1, tokens: Tokens(640), blocks: Blocks(40) };
+    picture.pool.release(&picture.members, picture.holder, LANE, amount, NOW);
+    assert_eq!(picture.decide(&ask(176, 0)), Ok(()));
+}
+
+#[test]
+fn a_stale_view_never_opens_the_gate_wider_than_its_policy() {
+    let old = Time(NOW.0 - 5_001);
+    for (pool, allowed) in [
+        (r#""max_in_flight": 2, "max_in_flight_per_worker": 9"#, Some(2)),
+        (r#""max_in_flight_per_worker": 1"#, Some(2)),
+        (r#""max_in_flight": 2, "stale": {"then": "admit"}"#, Some(2)),
+        (r#""max_in_flight_per_worker": 1, "stale": {"then": "admit"}"#, None),
+    ] {
+        let mut picture = picture(pool);
+        picture.view().received = old;
+        picture.view().free_workers = 0;
+        assert_eq!(picture.decide(&ask(1, 1)), Ok(()), "an old busy set halts nothing");
+        picture.hold_in_pool(2, 0);
+        match allowed {
+            Some(limit) => assert_eq!(picture.refusal(&ask(1, 1)), (Reason::PoolRequests, 3, limit), "{pool}"),
+            None => assert_eq!(picture.decide(&ask(1, 1)), Ok(()), "{pool}"),
+        }
+    }
+}
+
+#[test]
+fn a_missing_view_halts_only_pools_whose_local_caps_are_unknown() {
+    for (pool, reason) in [
+        (r#""max_in_flight": 2"#, None),
+        (r#""max_in_flight_per_worker": 2"#, Some(Reason::StaleView)),
+        (r#""max_in_flight": 2, "stale": {"then": "reject"}"#, Some(Reason::StaleView)),
+        (r#""stale": {"then": "admit"}"#, None),
+    ] {
+        let mut picture = picture(pool);
+        picture.view = None;
+        assert_eq!(picture.decide(&ask(1, 1)).err().map(|refusal| refusal.reason), reason, "{pool}");
+    }
+}
+
+#[test]
+fn advice_follows_the_measured_pace_within_its_bounds() {
+    let mut picture = picture(r#""max_in_flight": 1"#);
+    picture.hold_in_pool(1, 0);
+    assert_eq!(picture.decide(&ask(1, 1)).unwrap_err().retry, Retry::After(Millis(1_000)), "nothing measured");
+    for step in 1..40 {
+        picture.hold_in_pool(1, 0);
+        let amount = Amount { requests: 1, ..Amount::default() };
+        picture.pool.release(&picture.members, picture.holder, LANE, amount, Time(step * 4_000));
+    }
+    assert_eq!(picture.decide(&ask(1, 1)).unwrap_err().retry, Retry::After(Millis(4_000)));
+    picture.hold_in_pool(90, 0);
+    assert_eq!(picture.decide(&ask(1, 1)).unwrap_err().retry, Retry::After(Millis(30_000)), "bounded");
+}

@@ -1,0 +1,73 @@
+//! Names of the shared records.
+//!
+//! Keys never go away while a proxy runs, so they come from the configuration alone: callers cannot add one. The format
+//! number changes when an older module would misread a record.
+
+use crate::hash;
+
+/// Tenants that no configuration names share this many records.
+pub const SHARED_TENANT_SLOTS: u64 = 1_024;
+
+const FORMAT: u32 = 1;
+
+/// Makes keys within one namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    /// For a plugin's namespace.
+    #[must_use]
+    pub fn new(namespace: &str) -> Self {
+        Self { prefix: format!("{namespace}/{FORMAT}") }
+    }
+
+    /// Who is alive.
+    #[must_use]
+    pub fn members(&self) -> String {
+        format!("{}/members", self.prefix)
+    }
+
+    /// Which pools and tenants have records.
+    #[must_use]
+    pub fn directory(&self) -> String {
+        format!("{}/directory", self.prefix)
+    }
+
+    /// The whole view, as posted.
+    #[must_use]
+    pub fn view(&self) -> String {
+        format!("{}/view", self.prefix)
+    }
+
+    /// A pool's summary of the view.
+    #[must_use]
+    pub fn view_of(&self, pool: &str) -> String {
+        format!("{}/view/{pool}", self.prefix)
+    }
+
+    /// What is held in a pool.
+    #[must_use]
+    pub fn pool(&self, name: &str) -> String {
+        format!("{}/pool/{name}", self.prefix)
+    }
+
+    /// What a configured tenant holds.
+    #[must_use]
+    pub fn tenant(&self, name: &str) -> String {
+        format!("{}/tenant/{name}", self.prefix)
+    }
+
+    /// What the tenants of one shared slot hold together.
+    #[must_use]
+    pub fn shared_tenant(&self, slot: u64) -> String {
+        format!("{}/tenants/{slot}", self.prefix)
+    }
+}
+
+/// The slot that a tenant without a configuration of its own shares with others.
+#[must_use]
+pub fn shared_slot(tenant: &[u8]) -> u64 {
+    hash::stable(tenant) % SHARED_TENANT_SLOTS
+}

@@ -1,0 +1,198 @@
+//! How a decision can end.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::units::Millis;
+
+/// Why a request is refused. The label is what metrics, logs and `x-sluice-reason` say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// The body cannot be a request of its API.
+    Malformed,
+    /// No pool serves the model.
+    UnknownModel,
+    /// The request can never fit.
+    Oversize,
+    /// No worker of the pool is alive.
+    NoWorkers,
+    /// Nothing recent is known of the workers and the policy says to refuse then.
+    StaleView,
+    /// The tenant's requests in flight.
+    TenantRequests,
+    /// The tenant's tokens in flight.
+    TenantTokens,
+    /// Every worker of the pool is busy.
+    AllBusy,
+    /// The pool's requests in flight.
+    PoolRequests,
+    /// The pool's free KV blocks.
+    KvBlocks,
+    /// The shared count could not be updated.
+    Contention,
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 11] = [
+        Self::Malformed,
+        Self::UnknownModel,
+        Self::Oversize,
+        Self::NoWorkers,
+        Self::StaleView,
+        Self::TenantRequests,
+        Self::TenantTokens,
+        Self::AllBusy,
+        Self::PoolRequests,
+        Self::KvBlocks,
+        Self::Contention,
+    ];
+
+    /// In snake case; never changes.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::UnknownModel => "unknown_model",
+            Self::Oversize => "oversize",
+            Self::NoWorkers => "no_workers",
+            Self::StaleView => "stale_view",
+            Self::TenantRequests => "tenant_requests",
+            Self::TenantTokens => "tenant_tokens",
+            Self::AllBusy => "all_busy",
+            Self::PoolRequests => "pool_requests",
+            Self::KvBlocks => "kv_blocks",
+            Self::Contention => "contention",
+        }
+    }
+
+    /// HTTP status: 4xx for what the request or its tenant is the cause of, 429 for what is contended, 503 where no
+    /// capacity exists.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Malformed => 400,
+            Self::UnknownModel => 404,
+            Self::Oversize => 413,
+            Self::TenantRequests | Self::TenantTokens | Self::PoolRequests | Self::KvBlocks => 429,
+            Self::NoWorkers | Self::StaleView | Self::AllBusy | Self::Contention => 503,
+        }
+    }
+
+    /// The `type` of an OpenAI error.
+    #[must_use]
+    pub const fn error_type(self) -> &'static str {
+        match self.status() {
+            429 => "rate_limit_error",
+            503 => "service_unavailable_error",
+            _ => "invalid_request_error",
+        }
+    }
+}
+
+/// A refusal that explains itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// The limit that bound, and what it met; absent where no limit is involved.
+    pub limit: Option<Limit>,
+    /// What happened, in words.
+    pub detail: Detail,
+    /// When to come back.
+    pub retry: Retry,
+}
+
+/// A limit that bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Place of the limit in the configuration.
+    pub knob: Arc<str>,
+    /// What the request would have brought it to.
+    pub measured: u64,
+    /// What is allowed.
+    pub allowed: u64,
+    /// Of both numbers.
+    pub unit: &'static str,
+}
+
+/// What a refusal adds to its limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Nothing.
+    None,
+    /// A fixed sentence.
+    Fixed(&'static str),
+    /// Made for this refusal.
+    Text(String),
+}
+
+/// When a refused request may come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// In about this time; the measured pace at which capacity is freed, bounded by the policy.
+    After(Millis),
+    /// Not as it is.
+    Never,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self.reason {
+            Reason::Malformed => "the request body is not valid",
+            Reason::UnknownModel => "no pool serves this model",
+            Reason::Oversize => "the request is too large ever to be served",
+            Reason::NoWorkers => "no worker of this pool is alive",
+            Reason::StaleView => "the state of the workers is not known",
+            Reason::TenantRequests => "too many requests of this tenant in flight",
+            Reason::TenantTokens => "too many tokens of this tenant in flight",
+            Reason::AllBusy => "all workers are busy",
+            Reason::PoolRequests => "too many requests in flight in this pool",
+            Reason::KvBlocks => "too few free KV blocks in this pool",
+            Reason::Contention => "the admission count could not be updated",
+        })?;
+        match &self.detail {
+            Detail::None => {}
+            Detail::Fixed(text) => write!(out, ": {text}")?,
+            Detail::Text(text) => write!(out, ": {text}")?,
+        }
+        if let Some(limit) = &self.limit {
+            let Limit { knob, measured, allowed, unit } = limit;
+            write!(out, " ({measured} {unit} counting this one; {knob} allows {allowed})")?;
+        }
+        match self.retry {
+            Retry::After(wait) => write!(out, "; retry in {}s", wait.0.div_ceil(1_000)),
+            Retry::Never => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_family = "wasm")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn labels_are_unique_and_statuses_are_errors() {
+        let mut labels = Reason::ALL.map(Reason::label).to_vec();
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), Reason::ALL.len());
+        assert!(Reason::ALL.iter().all(|reason| (400..600).contains(&reason.status())));
+    }
+
+    #[test]
+    fn a_refusal_names_knob_measure_and_limit() {
+        let refusal = Refusal {
+            reason: Reason::TenantRequests,
+            limit: Some(Limit { knob: "tiers.free.max_in_flight".into(), measured: 5, allowed: 4, unit: "requests" }),
+            detail: Detail::None,
+            retry: Retry::After(Millis(1_200)),
+        };
+        assert_eq!(
+            refusal.to_string(),
+            "too many requests of this tenant in flight (5 requests counting this one; tiers.free.max_in_flight allows 4); retry in 2s"
+        );
+    }
+}

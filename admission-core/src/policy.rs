@@ -1,0 +1,268 @@
+//! A configuration that has been checked, in the form decisions read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::config::{PluginConfig, RetryAfterConfig, StaleConfig};
+use crate::keys::{Keys, shared_slot};
+use crate::ledger::LaneKey;
+use crate::problem::Problem;
+use crate::units::{Millis, Tokens};
+
+mod build;
+#[cfg(test)]
+mod tests;
+
+/// A checked plugin configuration.
+#[derive(Clone, Debug)]
+pub enum Plugin {
+    /// The filter.
+    Filter(Box<Policy>),
+    /// The control listener.
+    Control(Control),
+}
+
+/// What the control listener enforces.
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// Names of the records.
+    pub keys: Keys,
+    /// Of the bearer token.
+    pub token_sha256: [u8; 32],
+    /// Age at which the current view may be replaced by that of any other sidecar.
+    pub hold: Millis,
+    /// Largest view taken, in bytes.
+    pub max_view: u64,
+}
+
+/// What the filter enforces.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// As configured; names the VM's state.
+    pub namespace: String,
+    /// Names of the records.
+    pub keys: Keys,
+    /// The proxy lets body callbacks run while headers are held.
+    pub header_pause: bool,
+    /// Headers that may name the tenant, first match wins.
+    pub tenant_headers: Vec<String>,
+    /// Of a request that none of them names.
+    pub default_tenant: String,
+    /// Header in which a caller may ask for a lane.
+    pub lane_header: Option<String>,
+    /// Most bytes held back while a request is undecided.
+    pub hold_limit: u64,
+    /// Bounds of `retry-after`.
+    pub retry_after: RetryAfterConfig,
+    /// Highest first, never empty.
+    lanes: Vec<Lane>,
+    default_lane: usize,
+    pools: Vec<Pool>,
+    tenants: BTreeMap<String, Limits>,
+    everybody_else: Limits,
+}
+
+/// A named priority band.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// As configured.
+    pub name: String,
+    /// In records.
+    pub key: LaneKey,
+    /// Higher is served first.
+    pub priority: i32,
+}
+
+/// A limit and its place in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cap {
+    /// In the unit of whatever is limited.
+    pub limit: u64,
+    /// Such as `tiers.free.max_in_flight`.
+    pub knob: Arc<str>,
+}
+
+/// What a tenant may hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests in flight.
+    pub requests: Option<Cap>,
+    /// Tokens in flight.
+    pub tokens: Option<Cap>,
+    /// Index of the highest lane a caller may ask for.
+    max_lane: usize,
+}
+
+/// A tenant as one request meets it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tenant<'a> {
+    /// What it may hold.
+    pub limits: &'a Limits,
+    /// Whether the configuration names it; others share records by hash.
+    pub configured: bool,
+}
+
+/// Workers that serve the same models.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// As configured.
+    pub name: String,
+    /// Name of the pool's record.
+    pub key: Arc<str>,
+    /// Name of the pool's view summary.
+    pub view_key: Arc<str>,
+    models: Vec<ModelPattern>,
+    /// Requests in flight.
+    pub max_in_flight: Option<Cap>,
+    /// Requests in flight for each live worker.
+    pub max_in_flight_per_worker: Option<Cap>,
+    /// Prompt and output tokens of one request.
+    pub max_model_len: Option<Cap>,
+    /// Prompt tokens of one request.
+    pub max_prompt_tokens: Option<Cap>,
+    /// Output expected of a request that asks for more, or sets no limit.
+    pub expected_output: Tokens,
+    /// Tokens in a KV block.
+    pub block_size: u32,
+    /// Share of KV blocks never given out; `None` when requests are not fitted into blocks.
+    pub headroom: Option<Headroom>,
+    /// What to do when the view is old or missing.
+    pub stale: StaleConfig,
+}
+
+/// Share of all KV blocks that is never given out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Headroom {
+    /// 0 to 1.
+    pub share: f64,
+    /// Such as `pools[llama].kv.headroom`.
+    pub knob: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ModelPattern {
+    Exact(String),
+    Prefix(String),
+}
+
+impl Plugin {
+    /// Reads and checks a plugin configuration.
+    ///
+    /// # Errors
+    /// Every problem, each with its place. An absent or empty configuration is one problem.
+    ///
+    /// ```
+    /// use admission_core::policy::Plugin;
+    ///
+    /// assert!(Plugin::parse(br#"{"pools": [{"name": "llama", "max_in_flight": 48}]}"#).is_ok());
+    /// let problems = Plugin::parse(br#"{"pool": [], "pools": [{"name": "llama", "max_in_flight": "48"}]}"#).unwrap_err();
+    /// assert_eq!(problems.len(), 2);
+    /// ```
+    pub fn parse(json: &[u8]) -> Result<Self, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let read = PluginConfig::read(json, &mut problems);
+        let plugin = read.and_then(|config| match config {
+            PluginConfig::Filter(config) => Some(Self::Filter(Box::new(build::policy(&config, &mut problems)))),
+            PluginConfig::Control(config) => build::control(&config, &mut problems).map(Self::Control),
+        });
+        match plugin {
+            Some(plugin) if problems.is_empty() => Ok(plugin),
+            _ => Err(problems),
+        }
+    }
+}
+
+impl Policy {
+    /// The pool every request goes to, where there is only one.
+    #[must_use]
+    pub fn only_pool(&self) -> Option<&Pool> {
+        match self.pools.as_slice() {
+            [pool] => Some(pool),
+            _ => None,
+        }
+    }
+
+    /// The pool that serves a model: by its exact name before the longest matching beginning.
+    #[must_use]
+    pub fn pool_for(&self, model: &str) -> Option<&Pool> {
+        let matches = self.pools.iter().filter_map(|pool| pool.match_strength(model).map(|strength| (strength, pool)));
+        // `max_by_key` would take the last of equals; the first one configured is what a reader expects.
+        matches
+            .fold(None, |best, next| if best.is_none_or(|(strength, _)| next.0 > strength) { Some(next) } else { best })
+            .map(|(_, pool)| pool)
+    }
+
+    /// Every pool.
+    pub fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.iter()
+    }
+
+    /// Every tenant with limits of its own.
+    pub fn tenant_names(&self) -> impl Iterator<Item = &str> {
+        self.tenants.keys().map(String::as_str)
+    }
+
+    /// The limits of a tenant.
+    #[must_use]
+    pub fn tenant(&self, name: &str) -> Tenant<'_> {
+        match self.tenants.get(name) {
+            Some(limits) => Tenant { limits, configured: true },
+            None => Tenant { limits: &self.everybody_else, configured: false },
+        }
+    }
+
+    /// Name of the record a tenant is counted in: its own if configured, else that of its shared slot.
+    #[must_use]
+    pub fn tenant_key(&self, name: &str) -> String {
+        if self.tenants.contains_key(name) {
+            self.keys.tenant(name)
+        } else {
+            self.keys.shared_tenant(shared_slot(name.as_bytes()))
+        }
+    }
+
+    /// The lane a request gets: the one it asks for, but none above what its tenant may use. `None` only for a policy
+    /// without lanes, which [`Plugin::parse`] never makes.
+    #[must_use]
+    pub fn lane(&self, asked: Option<&str>, limits: &Limits) -> Option<&Lane> {
+        let asked = asked.and_then(|name| self.lanes.iter().position(|lane| lane.name == name));
+        self.lanes.get(asked.unwrap_or(self.default_lane).max(limits.max_lane))
+    }
+
+    /// Every lane, highest first.
+    pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter()
+    }
+}
+
+impl Pool {
+    /// How well the pool's patterns fit: `None` not at all, more is better.
+    fn match_strength(&self, model: &str) -> Option<usize> {
+        if self.models.is_empty() {
+            return Some(0);
+        }
+        self.models.iter().filter_map(|pattern| pattern.strength(model)).max()
+    }
+
+    /// Whether the pool serves a model.
+    #[must_use]
+    pub fn serves(&self, model: &str) -> bool {
+        self.match_strength(model).is_some()
+    }
+}
+
+impl ModelPattern {
+    fn parse(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(prefix) => Self::Prefix(prefix.to_owned()),
+            None => Self::Exact(text.to_owned()),
+        }
+    }
+
+    fn strength(&self, model: &str) -> Option<usize> {
+        match self {
+            Self::Exact(name) => (name == model).then_some(usize::MAX),
+            Self::Prefix(prefix) => model.starts_with(prefix.as_str()).then_some(prefix.len()),
+        }
+    }
+}

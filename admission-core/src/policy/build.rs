@@ -1,0 +1,348 @@
+//! From configuration to policy, noting every problem on the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Cap, Control, Headroom, Lane, Limits, ModelPattern, Policy, Pool};
+use crate::config::{
+    Config, ControlConfig, LaneConfig, LimitsConfig, PluginConfig, PoolConfig, StalePolicy, TenantLimitsConfig,
+};
+use crate::keys::Keys;
+use crate::ledger::LaneKey;
+use crate::problem::{self, Problem};
+use crate::units::Tokens;
+
+/// Longer names would make records and header values that proxies refuse.
+const MAX_NAME: usize = 128;
+
+/// The entry of `tenants` that stands for everybody else.
+const EVERYBODY_ELSE: &str = "*";
+
+impl PluginConfig {
+    /// Reads the shape of a configuration; what it says may still be wrong.
+    pub(super) fn read(json: &[u8], problems: &mut Vec<Problem>) -> Option<Self> {
+        if json.trim_ascii().is_empty() {
+            problems.push(Problem::new("", "the plugin has no configuration; it needs at least `pools`"));
+            return None;
+        }
+        let value: Value = match serde_json::from_slice(json) {
+            Ok(value) => value,
+            Err(error) => {
+                problems.push(Problem::new("", format!("not JSON: {error}")));
+                return None;
+            }
+        };
+        if !value.is_object() {
+            problems.push(Problem::new("", "a configuration is a JSON object"));
+            return None;
+        }
+        match value.get("role").and_then(Value::as_str) {
+            Some("control") => problem::read_all(value, problems).map(Self::Control),
+            _ => problem::read_all(value, problems).map(|config| Self::Filter(Box::new(config))),
+        }
+    }
+}
+
+pub(super) fn control(config: &ControlConfig, problems: &mut Vec<Problem>) -> Option<Control> {
+    check_name("namespace", &config.namespace, problems);
+    if config.max_view == 0 {
+        problems.push(Problem::new("max_view", "must be more than nothing"));
+    }
+    let token_sha256 = sha256_digits(&config.token_sha256);
+    if token_sha256.is_none() {
+        problems.push(Problem::new("token_sha256", "must be 64 hexadecimal digits, the SHA-256 of the token"));
+    }
+    let keys = Keys::new(&config.namespace);
+    token_sha256.map(|token_sha256| Control { keys, token_sha256, hold: config.hold, max_view: config.max_view })
+}
+
+fn sha256_digits(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (place, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *place = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+/// What is missing because its shape was wrong must not be reported again as an unknown reference.
+struct Checker<'a> {
+    problems: &'a mut Vec<Problem>,
+    whole: bool,
+}
+
+impl Checker<'_> {
+    fn problem(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.problems.push(Problem::new(path, message));
+    }
+
+    fn unknown(&mut self, path: String, kind: &str, name: &str) {
+        if self.whole {
+            self.problem(path, format!("{name:?} is not one of `{kind}`"));
+        }
+    }
+}
+
+pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
+    let whole = problems.is_empty();
+    let mut check = Checker { problems, whole };
+    check_name("namespace", &config.namespace, check.problems);
+    let keys = Keys::new(&config.namespace);
+    let lanes = lanes(&config.lanes, &mut check);
+    let default_lane = match &config.default_lane {
+        Some(name) => lane_index(&lanes, name, "default_lane", &mut check),
+        None => lanes.len().saturating_sub(1),
+    };
+    check_tenant_sources(config, &mut check);
+    check_lane_header(config, &mut check);
+    check_body_and_reject(config, &mut check);
+    let (tenants, everybody_else) = tenants(config, &lanes, &mut check);
+    let pools = pools(config, &keys, &mut check);
+    Policy {
+        namespace: config.namespace.clone(),
+        keys,
+        header_pause: config.header_pause,
+        tenant_headers: config.tenant.sources.iter().map(|source| source.header.to_ascii_lowercase()).collect(),
+        default_tenant: config.tenant.default.clone(),
+        lane_header: config.lane_header.as_ref().map(|header| header.to_ascii_lowercase()),
+        hold_limit: config.body.hold_limit,
+        retry_after: config.reject.retry_after.clone(),
+        lanes,
+        default_lane,
+        pools,
+        tenants,
+        everybody_else,
+    }
+}
+
+fn check_name(path: &str, name: &str, problems: &mut Vec<Problem>) {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {
+        problems.push(Problem::new(
+            path,
+            format!("{name:?} is not a name: 1 to {MAX_NAME} letters, digits, `-`, `_` or `.` are allowed"),
+        ));
+    }
+}
+
+fn check_header(path: String, name: &str, check: &mut Checker<'_>) {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(token) {
+        check.problem(path, format!("{name:?} is not the name of a header"));
+    }
+}
+
+fn check_tenant_sources(config: &Config, check: &mut Checker<'_>) {
+    for (index, source) in config.tenant.sources.iter().enumerate() {
+        let path = format!("tenant.sources[{index}].header");
+        if source.header.to_ascii_lowercase().starts_with("x-sluice-") {
+            check.problem(
+                path,
+                "headers beginning with x-sluice- are removed from every request, so it would never be seen",
+            );
+        } else {
+            check_header(path, &source.header, check);
+        }
+    }
+    check_name("tenant.default", &config.tenant.default, check.problems);
+}
+
+fn check_lane_header(config: &Config, check: &mut Checker<'_>) {
+    if let Some(header) = &config.lane_header {
+        check_header("lane_header".to_owned(), header, check);
+    }
+}
+
+fn check_body_and_reject(config: &Config, check: &mut Checker<'_>) {
+    if config.body.hold_limit == 0 {
+        check.problem("body.hold_limit", "must be more than nothing: a request cannot be decided from no bytes");
+    }
+    let retry_after = &config.reject.retry_after;
+    if retry_after.min > retry_after.max {
+        check.problem("reject.retry_after.min", format!("{} is above `max`, {}", retry_after.min, retry_after.max));
+    }
+}
+
+fn lanes(configs: &[LaneConfig], check: &mut Checker<'_>) -> Vec<Lane> {
+    if configs.is_empty() {
+        return vec![Lane { name: "default".to_owned(), key: LaneKey::of("default"), priority: 0 }];
+    }
+    let mut lanes: Vec<Lane> = Vec::new();
+    for (index, config) in configs.iter().enumerate() {
+        let lane = Lane { name: config.name.clone(), key: LaneKey::of(&config.name), priority: config.priority };
+        check_name(&format!("lanes[{index}].name"), &lane.name, check.problems);
+        if let Some(other) = lanes.iter().find(|other| other.key == lane.key) {
+            let message = format!(
+                "{:?} cannot stand beside {:?}: the names must differ, and their hashes too",
+                lane.name, other.name
+            );
+            check.problem(format!("lanes[{index}].name"), message);
+        }
+        if let Some(above) = lanes.last()
+            && above.priority < lane.priority
+        {
+            let message = format!(
+                "{} is above the {} of the lane before it; lanes stand highest first",
+                lane.priority, above.priority
+            );
+            check.problem(format!("lanes[{index}].priority"), message);
+        }
+        lanes.push(lane);
+    }
+    lanes
+}
+
+fn lane_index(lanes: &[Lane], name: &str, path: &str, check: &mut Checker<'_>) -> usize {
+    let index = lanes.iter().position(|lane| lane.name == name);
+    if index.is_none() {
+        check.unknown(path.to_owned(), "lanes", name);
+    }
+    index.unwrap_or(0)
+}
+
+fn tenants(config: &Config, lanes: &[Lane], check: &mut Checker<'_>) -> (BTreeMap<String, Limits>, Limits) {
+    for (name, tier) in &config.tiers {
+        check_name(&format!("tiers.{name}"), name, check.problems);
+        check_limits(&format!("tiers.{name}"), tier.max_in_flight, tier.max_tokens_in_flight, check);
+        if let Some(lane) = &tier.max_lane {
+            lane_index(lanes, lane, &format!("tiers.{name}.max_lane"), check);
+        }
+    }
+    let mut tenants = BTreeMap::new();
+    let mut everybody_else = Limits::default();
+    for (name, tenant) in &config.tenants {
+        let limits = limits(config, name, tenant, lanes, check);
+        if name == EVERYBODY_ELSE {
+            everybody_else = limits;
+        } else {
+            check_name(&format!("tenants.{name}"), name, check.problems);
+            tenants.insert(name.clone(), limits);
+        }
+    }
+    (tenants, everybody_else)
+}
+
+fn check_limits(path: &str, requests: Option<u32>, tokens: Option<u64>, check: &mut Checker<'_>) {
+    let zero = "0 would refuse every request; leave it out for no limit";
+    if requests == Some(0) {
+        check.problem(format!("{path}.max_in_flight"), zero);
+    }
+    if tokens == Some(0) {
+        check.problem(format!("{path}.max_tokens_in_flight"), zero);
+    }
+}
+
+fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &[Lane], check: &mut Checker<'_>) -> Limits {
+    let own = format!("tenants.{name}");
+    check_limits(&own, tenant.max_in_flight, tenant.max_tokens_in_flight, check);
+    let tier = tenant.tier.as_ref().map(|tier| (format!("tiers.{tier}"), config.tiers.get(tier)));
+    if let (Some(name), Some((_, None))) = (&tenant.tier, &tier) {
+        check.unknown(format!("{own}.tier"), "tiers", name);
+    }
+    let no_limits = LimitsConfig::default();
+    let (tier_path, tier) = match tier {
+        Some((path, Some(limits))) => (path, limits),
+        _ => (String::new(), &no_limits),
+    };
+    let cap = |own_value: Option<u64>, tier_value: Option<u64>, field: &str| match (own_value, tier_value) {
+        (Some(limit), _) => Some(Cap { limit, knob: format!("{own}.{field}").into() }),
+        (None, Some(limit)) => Some(Cap { limit, knob: format!("{tier_path}.{field}").into() }),
+        (None, None) => None,
+    };
+    let max_lane = match (&tenant.max_lane, &tier.max_lane) {
+        (Some(lane), _) => lane_index(lanes, lane, &format!("{own}.max_lane"), check),
+        (None, Some(lane)) => lanes.iter().position(|other| other.name == *lane).unwrap_or(0),
+        (None, None) => 0,
+    };
+    Limits {
+        requests: cap(tenant.max_in_flight.map(u64::from), tier.max_in_flight.map(u64::from), "max_in_flight"),
+        tokens: cap(tenant.max_tokens_in_flight, tier.max_tokens_in_flight, "max_tokens_in_flight"),
+        max_lane,
+    }
+}
+
+fn pools(config: &Config, keys: &Keys, check: &mut Checker<'_>) -> Vec<Pool> {
+    if config.pools.is_empty() && check.whole {
+        check.problem("pools", "at least one pool is needed");
+    }
+    let mut names = BTreeSet::new();
+    let mut models = BTreeSet::new();
+    for (index, pool) in config.pools.iter().enumerate() {
+        check_pool(&format!("pools[{index}]"), pool, check);
+        if !names.insert(&pool.name) {
+            check.problem(format!("pools[{index}].name"), format!("{:?} is the name of an earlier pool", pool.name));
+        }
+        for (place, model) in pool.models.iter().enumerate() {
+            if !models.insert(model) {
+                let message = format!("{model:?} already belongs to an earlier pool");
+                check.problem(format!("pools[{index}].models[{place}]"), message);
+            }
+        }
+    }
+    if config.pools.iter().filter(|pool| pool.models.is_empty()).count() > 1 {
+        check.problem("pools", "only one pool may be without `models`, since it takes every model that no other names");
+    }
+    config.pools.iter().map(|pool| build_pool(pool, keys)).collect()
+}
+
+fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
+    check_name(&format!("{path}.name"), &pool.name, check.problems);
+    for (place, model) in pool.models.iter().enumerate() {
+        let inner = model.strip_suffix('*').unwrap_or(model);
+        if model.is_empty() || inner.contains('*') {
+            check.problem(
+                format!("{path}.models[{place}]"),
+                format!("{model:?}: a name, or the beginning of one and a last `*`"),
+            );
+        }
+    }
+    let positive = [
+        ("max_in_flight", pool.max_in_flight.map(u64::from)),
+        ("max_in_flight_per_worker", pool.max_in_flight_per_worker.map(u64::from)),
+        ("max_model_len", pool.max_model_len),
+        ("max_prompt_tokens", pool.max_prompt_tokens),
+        ("expected_output_tokens", Some(pool.expected_output_tokens)),
+        ("kv.block_size", pool.kv.as_ref().map(|kv| u64::from(kv.block_size))),
+    ];
+    for (field, _) in positive.iter().filter(|(_, value)| *value == Some(0)) {
+        check.problem(format!("{path}.{field}"), "must be at least 1");
+    }
+    if let Some(kv) = &pool.kv
+        && !(0.0..1.0).contains(&kv.headroom)
+    {
+        check.problem(
+            format!("{path}.kv.headroom"),
+            format!("{} is not a share of at least 0 and below 1", kv.headroom),
+        );
+    }
+    let capped = pool.max_in_flight.is_some() || pool.max_in_flight_per_worker.is_some();
+    if check.whole && pool.stale.then == StalePolicy::LocalCaps && !capped {
+        let message = "`max_in_flight` or `max_in_flight_per_worker` is needed: without a view there would be no limit at all. \
+                       Set `stale: {then: admit}` if that is what you want";
+        check.problem(path.to_owned(), message);
+    }
+}
+
+fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
+    let knob = |field: &str| -> Arc<str> { format!("pools[{}].{field}", config.name).into() };
+    let cap = |limit: Option<u64>, field: &str| limit.map(|limit| Cap { limit, knob: knob(field) });
+    let kv = config.kv.as_ref();
+    Pool {
+        name: config.name.clone(),
+        key: keys.pool(&config.name).into(),
+        view_key: keys.view_of(&config.name).into(),
+        models: config.models.iter().map(|model| ModelPattern::parse(model)).collect(),
+        max_in_flight: cap(config.max_in_flight.map(u64::from), "max_in_flight"),
+        max_in_flight_per_worker: cap(config.max_in_flight_per_worker.map(u64::from), "max_in_flight_per_worker"),
+        max_model_len: cap(config.max_model_len, "max_model_len"),
+        max_prompt_tokens: cap(config.max_prompt_tokens, "max_prompt_tokens"),
+        expected_output: Tokens(config.expected_output_tokens),
+        block_size: kv.map_or(16, |kv| kv.block_size),
+        headroom: kv.map(|kv| Headroom { share: kv.headroom, knob: knob("kv.headroom") }),
+        stale: config.stale.clone(),
+    }
+}

@@ -1,0 +1,164 @@
+use super::*;
+use crate::config::StalePolicy;
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn policy(json: &str) -> Policy {
+    match Plugin::parse(json.as_bytes()) {
+        Ok(Plugin::Filter(policy)) => *policy,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn problems(json: &str) -> Vec<String> {
+    Plugin::parse(json.as_bytes()).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+const FULL: &str = r#"{
+    "namespace": "prod", "header_pause": true,
+    "tenant": {"sources": [{"header": "X-Tenant-Id"}], "default": "nobody"},
+    "tiers": {"free": {"max_in_flight": 1, "max_lane": "standard"}, "paid": {"max_in_flight": 12, "max_tokens_in_flight": 400000}},
+    "tenants": {"acme": {"tier": "paid", "max_in_flight": 20}, "*": {"tier": "free"}},
+    "lanes": [{"name": "interactive", "priority": 100}, {"name": "standard"}, {"name": "batch", "priority": -10}],
+    "default_lane": "standard", "lane_header": "x-sluice-lane",
+    "pools": [
+        {"name": "llama", "models": ["llama-3.3-70b", "llama-*"], "max_in_flight_per_worker": 48, "max_model_len": 32768,
+         "max_prompt_tokens": 16384, "kv": {"block_size": 32, "headroom": 0.15}, "stale": {"hold": "2s", "then": "reject"}},
+        {"name": "llama-big", "models": ["llama-3.1-405b*"], "max_in_flight": 4},
+        {"name": "rest", "max_in_flight": 8, "expected_output_tokens": 64}],
+    "body": {"hold_limit": "256KiB"}, "reject": {"retry_after": {"min": "2s", "max": "1m"}}}"#;
+
+#[test]
+fn everything_said_is_kept() {
+    let policy = policy(FULL);
+    assert_eq!((policy.hold_limit, policy.retry_after.max), (256 << 10, Millis(60_000)));
+    assert_eq!(policy.tenant_headers, ["x-tenant-id"]);
+    let llama = policy.pool_for("llama-3.3-70b").unwrap();
+    assert_eq!((llama.name.as_str(), llama.block_size, llama.stale.then), ("llama", 32, StalePolicy::Reject));
+    assert_eq!(&*llama.max_in_flight_per_worker.as_ref().unwrap().knob, "pools[llama].max_in_flight_per_worker");
+}
+
+#[test]
+fn a_tenants_own_limit_stands_before_its_tiers() {
+    let policy = policy(FULL);
+    let acme = policy.tenant("acme");
+    assert!(acme.configured);
+    assert_eq!(acme.limits.requests, Some(Cap { limit: 20, knob: "tenants.acme.max_in_flight".into() }));
+    assert_eq!(acme.limits.tokens, Some(Cap { limit: 400_000, knob: "tiers.paid.max_tokens_in_flight".into() }));
+    let stranger = policy.tenant("nobody-knows");
+    assert!(!stranger.configured);
+    assert_eq!(stranger.limits.requests.as_ref().unwrap().limit, 1);
+}
+
+#[test]
+fn pools_match_exactly_before_the_longest_beginning() {
+    let policy = policy(FULL);
+    let pool = |model| policy.pool_for(model).unwrap().name.as_str();
+    assert_eq!(pool("llama-3.1-405b-instruct"), "llama-big");
+    assert_eq!(pool("llama-3.1-8b"), "llama");
+    assert_eq!(pool("qwen"), "rest");
+    assert!(policy.only_pool().is_none());
+}
+
+#[test]
+fn a_callers_lane_is_clamped() {
+    let policy = policy(FULL);
+    let lane = |asked, tenant| policy.lane(asked, policy.tenant(tenant).limits).unwrap().name.as_str();
+    assert_eq!(lane(Some("interactive"), "acme"), "interactive");
+    assert_eq!(lane(Some("interactive"), "stranger"), "standard");
+    assert_eq!(lane(Some("batch"), "stranger"), "batch");
+    assert_eq!(lane(None, "acme"), "standard");
+    assert_eq!(lane(Some("no such lane"), "acme"), "standard");
+}
+
+#[test]
+fn the_smallest_configuration_has_one_lane_and_one_pool() {
+    let policy = policy(r#"{"pools": [{"name": "p", "max_in_flight": 1}]}"#);
+    assert_eq!(policy.only_pool().unwrap().name, "p");
+    assert_eq!(policy.lane(None, policy.tenant("x").limits).unwrap().name, "default");
+}
+
+#[test]
+fn every_problem_of_shape_is_reported_with_its_path() {
+    let found = problems(
+        r#"{"header_pause": "yes", "tenannt": {}, "tiers": {"free": {"max_inflight": 1}},
+            "pools": [{"name": "p", "max_in_flight": -1}, {"max_in_flight": 1}, {"name": "q", "max_in_flight": 1, "stale": {"hold": "soon"}}]}"#,
+    );
+    for path in [
+        "header_pause: ",
+        "tenannt",
+        "tiers.free",
+        "pools[0].max_in_flight: ",
+        "missing field `name`",
+        "stale.hold: \"soon\" is not a duration",
+    ] {
+        assert!(found.iter().any(|problem| problem.contains(path)), "{path} in {found:#?}");
+    }
+}
+
+#[test]
+fn every_problem_of_meaning_is_reported_with_its_path() {
+    let found = problems(
+        r#"{"namespace": "a b", "tenant": {"sources": [{"header": "x-sluice-tenant"}, {"header": "a b"}]},
+            "tiers": {"free": {"max_in_flight": 0, "max_lane": "fast"}},
+            "tenants": {"acme": {"tier": "gold", "max_tokens_in_flight": 0}},
+            "lanes": [{"name": "a"}, {"name": "a"}, {"name": "b", "priority": 5}], "default_lane": "c",
+            "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "kv": {"block_size": 0, "headroom": 1.0}}],
+            "body": {"hold_limit": "0B"}, "reject": {"retry_after": {"min": "1h"}}}"#,
+    );
+    let paths = [
+        "namespace: ",
+        "tenant.sources[0].header: ",
+        "tenant.sources[1].header: ",
+        "tiers.free.max_in_flight: ",
+        "tiers.free.max_lane: ",
+        "tenants.acme.tier: ",
+        "tenants.acme.max_tokens_in_flight: ",
+        "lanes[1].name: ",
+        "lanes[2].priority: ",
+        "default_lane: ",
+        "pools[0].models[1]: ",
+        "pools[0]: `max_in_flight`",
+        "pools[1].name: ",
+        "pools[1].models[0]: ",
+        "pools[1].max_in_flight: ",
+        "pools[1].kv.block_size: ",
+        "pools[1].kv.headroom: ",
+        "body.hold_limit: ",
+        "reject.retry_after.min: ",
+    ];
+    for path in paths {
+        assert!(found.iter().any(|problem| problem.starts_with(path)), "{path} in {found:#?}");
+    }
+    assert_eq!(found.len(), paths.len(), "{found:#?}");
+}
+
+#[test]
+fn a_stale_pool_without_any_cap_is_an_error_unless_asked_for() {
+    assert_eq!(problems(r#"{"pools": [{"name": "p"}]}"#).len(), 1);
+    policy(r#"{"pools": [{"name": "p", "stale": {"then": "admit"}}]}"#);
+    policy(r#"{"pools": [{"name": "p", "stale": {"then": "reject"}}]}"#);
+}
+
+#[test]
+fn what_is_no_configuration_says_so() {
+    assert!(problems("")[0].contains("no configuration"));
+    assert!(problems("{")[0].contains("not JSON"));
+    assert!(problems("[]")[0].contains("a JSON object"));
+    assert!(problems(r#"{"role": "boss", "pools": [{"name": "p", "max_in_flight": 1}]}"#)[0].starts_with("role: "));
+    assert_eq!(problems("{}"), ["missing field `pools`"]);
+}
+
+#[test]
+fn control_needs_a_whole_token_hash() {
+    let token = "ab".repeat(32);
+    let Ok(Plugin::Control(control)) =
+        Plugin::parse(format!(r#"{{"role":"control","token_sha256":"{token}"}}"#).as_bytes())
+    else {
+        panic!("control");
+    };
+    assert_eq!((control.token_sha256, control.max_view, control.hold), ([0xab; 32], 4 << 20, Millis(5_000)));
+    assert!(problems(r#"{"role":"control","token_sha256":"abc"}"#)[0].starts_with("token_sha256: "));
+    assert!(problems(r#"{"role":"control","token_sha256":"é"}"#)[0].starts_with("token_sha256: "));
+    assert!(problems(r#"{"role":"control"}"#)[0].contains("missing field `token_sha256`"));
+}
