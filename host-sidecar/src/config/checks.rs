@@ -1,0 +1,294 @@
+//! From what is written to what is meant.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::Url;
+
+use super::raw::{self, Part, Unknown};
+use super::{Config, ConfigError, Pool, Proxy, Push, Scrape, TokenSource, Worker};
+
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9090);
+const SCRAPE: Scrape = Scrape {
+    interval: Duration::from_millis(100),
+    timeout: Duration::from_millis(80),
+    down_after: Duration::from_secs(2),
+};
+const PUSH: Push = Push { heartbeat: Duration::from_secs(1), timeout: Duration::from_secs(1) };
+
+/// The meaning of `raw`, or every mistake in it.
+pub fn check(raw: raw::Config) -> Result<Config, Vec<ConfigError>> {
+    let mut errors = Errors::default();
+    errors.unknown("", &raw.unknown);
+    let listen = listen(&mut errors, raw.listen);
+    let scrape = scrape(&mut errors, raw.scrape);
+    let push = push(&mut errors, raw.push);
+    let proxies = proxies(&mut errors, raw.proxies);
+    let pools = pools(&mut errors, raw.pools);
+    if errors.0.is_empty() { Ok(Config { listen, scrape, push, proxies, pools }) } else { Err(errors.0) }
+}
+
+/// The mistakes found so far.
+#[derive(Default)]
+struct Errors(Vec<ConfigError>);
+
+impl Errors {
+    fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.0.push(ConfigError::new(path, message));
+    }
+
+    fn unknown(&mut self, path: &str, keys: &Unknown) {
+        for key in keys.keys() {
+            self.add(join(path, key), "no such field");
+        }
+    }
+
+    /// The value when it is there and of the right kind.
+    fn take<T>(&mut self, path: &str, part: Option<Part<T>>) -> Option<T> {
+        match part?.0 {
+            Ok(value) => Some(value),
+            Err(wrong) => {
+                self.add(join(path, &wrong.path), wrong.message);
+                None
+            }
+        }
+    }
+
+    /// The value, whose absence is a mistake.
+    fn require<T>(&mut self, path: &str, part: Option<Part<T>>) -> Option<T> {
+        if part.is_none() {
+            self.add(path, "missing");
+        }
+        self.take(path, part)
+    }
+
+    /// The elements of the right kind with their paths; that there is none is a mistake.
+    fn elements<T>(&mut self, path: &str, list: Option<Part<Vec<Part<T>>>>) -> Vec<(String, T)> {
+        let Some(list) = self.require(path, list) else { return Vec::new() };
+        if list.is_empty() {
+            self.add(path, "must not be empty");
+        }
+        let elements = list.into_iter().enumerate();
+        elements.filter_map(|(at, part)| part_of(self, format!("{path}[{at}]"), part)).collect()
+    }
+
+    fn duration(&mut self, path: &str, part: Option<Part<String>>, default: Duration) -> Duration {
+        let Some(text) = self.take(path, part) else { return default };
+        match humantime::parse_duration(&text) {
+            Ok(Duration::ZERO) => self.add(path, "must be longer than zero"),
+            Ok(duration) => return duration,
+            Err(_) => self.add(path, format!("{text:?} is not a duration such as \"100ms\" or \"2s\"")),
+        }
+        default
+    }
+}
+
+fn part_of<T>(errors: &mut Errors, path: String, part: Part<T>) -> Option<(String, T)> {
+    errors.take(&path, Some(part)).map(|value| (path, value))
+}
+
+fn join(path: &str, key: &str) -> String {
+    match (path, key) {
+        ("", key) => key.to_owned(),
+        (path, "") => path.to_owned(),
+        (path, key) => format!("{path}.{key}"),
+    }
+}
+
+fn listen(errors: &mut Errors, part: Option<Part<String>>) -> SocketAddr {
+    let Some(text) = errors.take("listen", part) else { return LISTEN };
+    text.parse().unwrap_or_else(|_| {
+        errors.add("listen", format!("{text:?} is not ip:port"));
+        LISTEN
+    })
+}
+
+fn scrape(errors: &mut Errors, part: Option<Part<raw::Scrape>>) -> Scrape {
+    let raw = errors.take("scrape", part).unwrap_or_default();
+    errors.unknown("scrape", &raw.unknown);
+    Scrape {
+        interval: errors.duration("scrape.interval", raw.interval, SCRAPE.interval),
+        timeout: errors.duration("scrape.timeout", raw.timeout, SCRAPE.timeout),
+        down_after: errors.duration("scrape.down_after", raw.down_after, SCRAPE.down_after),
+    }
+}
+
+fn push(errors: &mut Errors, part: Option<Part<raw::Push>>) -> Push {
+    let raw = errors.take("push", part).unwrap_or_default();
+    errors.unknown("push", &raw.unknown);
+    Push {
+        heartbeat: errors.duration("push.heartbeat", raw.heartbeat, PUSH.heartbeat),
+        timeout: errors.duration("push.timeout", raw.timeout, PUSH.timeout),
+    }
+}
+
+fn proxies(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Proxy>>>>) -> Vec<Proxy> {
+    let mut once = Once::default();
+    let mut proxies = Vec::new();
+    for (path, raw) in errors.elements("proxies", list) {
+        errors.unknown(&path, &raw.unknown);
+        let url = proxy_url(errors, &join(&path, "url"), raw.url);
+        let token = token(errors, &path, raw.token, raw.token_file);
+        if let Some(url) = &url {
+            once.note(errors, url, &join(&path, "url"));
+        }
+        proxies.extend(url.zip(token).map(|(url, token)| Proxy { url, token }));
+    }
+    proxies
+}
+
+fn proxy_url(errors: &mut Errors, path: &str, part: Option<Part<String>>) -> Option<String> {
+    let text = errors.require(path, part)?;
+    let url = http_url(errors, path, &text)?;
+    if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
+        errors.add(path, format!("{text:?} must end after the port; the path of the view is added to it"));
+        return None;
+    }
+    Some(url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// A URL that the sidecar can fetch. TLS is left out on purpose: both ends are on a loopback or a private network.
+fn http_url(errors: &mut Errors, path: &str, text: &str) -> Option<Url> {
+    let problem = match Url::parse(text) {
+        Err(error) => format!("{text:?} is not a URL: {error}"),
+        Ok(url) if url.scheme() != "http" => format!("{text:?} must begin with http://"),
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            "a URL must not hold a user or a password".to_owned()
+        }
+        Ok(url) => return Some(url),
+    };
+    errors.add(path, problem);
+    None
+}
+
+fn token(
+    errors: &mut Errors,
+    path: &str,
+    inline: Option<Part<String>>,
+    file: Option<Part<String>>,
+) -> Option<TokenSource> {
+    if inline.is_some() == file.is_some() {
+        errors.add(path, "exactly one of token and token_file must be set");
+        return None;
+    }
+    let file = errors.take(&join(path, "token_file"), file).map(|file| TokenSource::File(PathBuf::from(file)));
+    let path = join(path, "token");
+    let inline = TokenSource::Inline(match file {
+        Some(file) => return Some(file),
+        None => errors.take(&path, inline)?,
+    });
+    match inline.read() {
+        Ok(_) => Some(inline),
+        Err(message) => {
+            errors.add(path, message);
+            None
+        }
+    }
+}
+
+fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<Pool> {
+    let (mut names, mut models, mut addresses) = (Once::default(), Once::default(), Once::default());
+    let mut pools = Vec::new();
+    for (path, raw) in errors.elements("pools", list) {
+        errors.unknown(&path, &raw.unknown);
+        let name = named(errors, &join(&path, "name"), raw.name, None);
+        let model = named(errors, &join(&path, "model"), raw.model, name.as_deref());
+        if let (Some(name), Some(model)) = (&name, &model) {
+            names.note(errors, name, &join(&path, "name"));
+            models.note(errors, model, &join(&path, "model"));
+        }
+        let busy = errors.take(&join(&path, "busy"), raw.busy).unwrap_or_default();
+        if let Err(message) = busy.validate() {
+            errors.add(join(&path, "busy"), message);
+        }
+        let max_num_batched_tokens = errors.take(&join(&path, "max_num_batched_tokens"), raw.max_num_batched_tokens);
+        if max_num_batched_tokens == Some(0) {
+            errors.add(join(&path, "max_num_batched_tokens"), "must be at least 1");
+        }
+        let workers = workers(errors, &join(&path, "workers"), raw.workers, &mut addresses);
+        let named = name.zip(model);
+        pools.extend(named.map(|(name, model)| Pool { name, model, busy, max_num_batched_tokens, workers }));
+    }
+    pools
+}
+
+fn named(errors: &mut Errors, path: &str, part: Option<Part<String>>, default: Option<&str>) -> Option<String> {
+    let text = match (part, default) {
+        (None, Some(default)) => return Some(default.to_owned()),
+        (part, _) => errors.require(path, part)?,
+    };
+    if text.is_empty() {
+        errors.add(path, "must not be empty");
+    }
+    Some(text)
+}
+
+fn workers(
+    errors: &mut Errors,
+    path: &str,
+    list: Option<Part<Vec<Part<raw::Worker>>>>,
+    addresses: &mut Once,
+) -> Vec<Worker> {
+    let mut workers = Vec::new();
+    for (path, raw) in errors.elements(path, list) {
+        let Some(worker) = worker(errors, &path, raw) else { continue };
+        addresses.note(errors, &worker.address, &path);
+        workers.push(worker);
+    }
+    workers
+}
+
+fn worker(errors: &mut Errors, path: &str, raw: raw::Worker) -> Option<Worker> {
+    let (address, metrics_url, draining) = match raw {
+        raw::Worker::Address(address) => (address_of(errors, path, address), None, None),
+        raw::Worker::Object(object) => {
+            errors.unknown(path, &object.unknown);
+            let at = join(path, "address");
+            let address = errors.require(&at, object.address).and_then(|address| address_of(errors, &at, address));
+            let metrics_url = errors.take(&join(path, "metrics_url"), object.metrics_url);
+            (address, metrics_url, errors.take(&join(path, "draining"), object.draining))
+        }
+    };
+    let metrics_url = match metrics_url {
+        Some(url) => http_url(errors, &join(path, "metrics_url"), &url).map(String::from),
+        None => address.as_ref().map(|address| format!("http://{address}/metrics")),
+    };
+    Some(Worker { address: address?, metrics_url: metrics_url?, draining: draining.unwrap_or(false) })
+}
+
+fn address_of(errors: &mut Errors, path: &str, text: String) -> Option<String> {
+    if is_host_and_port(&text) {
+        return Some(text);
+    }
+    errors.add(path, format!("{text:?} is not host:port"));
+    None
+}
+
+fn is_host_and_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_host = match host.strip_prefix('[') {
+        Some(inside) => inside.strip_suffix(']').is_some_and(|inside| inside.parse::<Ipv6Addr>().is_ok()),
+        None => !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)),
+    };
+    is_port && is_host
+}
+
+/// Where each value was first seen.
+#[derive(Default)]
+struct Once(BTreeMap<String, String>);
+
+impl Once {
+    fn note(&mut self, errors: &mut Errors, value: &str, path: &str) {
+        if let Some(first) = self.0.get(value) {
+            errors.add(path, format!("{value:?} is already taken by {first}"));
+        } else {
+            self.0.insert(value.to_owned(), path.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+
+fn errors(text: &str) -> Vec<String> {
+    Config::parse(text).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+const SMALLEST: &str = r#"
+proxies: [{url: "http://127.0.0.1:15010", token: secret}]
+pools: [{name: llama, workers: ["127.0.0.1:8000"]}]
+"#;
+
+#[test]
+fn the_smallest_configuration_has_every_default() {
+    let config = Config::parse(SMALLEST).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:9090");
+    assert_eq!(config.scrape.interval, Duration::from_millis(100));
+    assert_eq!(config.scrape.timeout, Duration::from_millis(80));
+    assert_eq!(config.scrape.down_after, Duration::from_secs(2));
+    assert_eq!(config.push.heartbeat, Duration::from_secs(1));
+    assert_eq!(config.push.timeout, Duration::from_secs(1));
+    assert_eq!(config.proxies[0].url, "http://127.0.0.1:15010");
+    let pool = &config.pools[0];
+    assert_eq!((pool.model.as_str(), pool.max_num_batched_tokens), ("llama", None));
+    assert_eq!(pool.workers[0].metrics_url, "http://127.0.0.1:8000/metrics");
+    assert!(!pool.workers[0].draining);
+    assert!(config.warnings().is_empty());
+}
+
+#[test]
+fn every_field_is_read() {
+    let config = Config::parse(
+        r#"
+listen: "[::1]:0"
+scrape: {interval: 250ms, timeout: 200ms, down_after: 3s}
+push: {heartbeat: 2s, timeout: 500ms}
+proxies:
+- {url: "http://127.0.0.1:15010/", token_file: /run/secrets/token}
+pools:
+- name: llama-70b
+  model: llama-3.3-70b
+  busy: {active_decode_blocks_threshold: 1, active_prefill_tokens_threshold: 10000, active_prefill_tokens_threshold_frac: 0.8}
+  max_num_batched_tokens: 8192
+  workers: ["gpu-7.local:8000", {address: "[fd00::8]:8000", metrics_url: "http://10.0.0.8:9000/m?x=1", draining: true}]
+"#,
+    )
+    .unwrap();
+    assert_eq!(config.proxies[0].url, "http://127.0.0.1:15010");
+    assert!(matches!(&config.proxies[0].token, TokenSource::File(path) if path.ends_with("token")));
+    assert_eq!(config.push.timeout, Duration::from_millis(500));
+    let pool = &config.pools[0];
+    assert_eq!(pool.busy.active_decode_blocks_threshold, Some(1.0));
+    assert_eq!(pool.busy.active_prefill_tokens_threshold, Some(10_000));
+    assert_eq!(pool.max_num_batched_tokens, Some(8_192));
+    assert_eq!(pool.workers[1].metrics_url, "http://10.0.0.8:9000/m?x=1");
+    assert!(pool.workers[1].draining);
+}
+
+#[test]
+fn json_is_read_too() {
+    let json = r#"{"proxies":[{"url":"http://p:1","token":"t"}],"pools":[{"name":"a","workers":["w:1"]}]}"#;
+    assert_eq!(Config::parse(json).unwrap().pools[0].name, "a");
+}
+
+#[test]
+fn every_mistake_is_reported_at_once_with_its_path() {
+    let found = errors(
+        r#"
+listen: nowhere
+colour: red
+scrape: {interval: 0s, timeout: soon, down_after: 5, patience: 1s}
+push: []
+proxies:
+- {url: "https://127.0.0.1:1", token: t}
+- {url: "http://127.0.0.1:1/path", token: t}
+- {url: "http://127.0.0.1:2", token: t, token_file: f}
+- {token: "two words"}
+- 7
+pools:
+- {name: a, model: m, workers: ["127.0.0.1", "127.0.0.1:8000", "127.0.0.1:8000", 8000], busy: {active_decode_blocks_threshold: 1.5}}
+- {name: a, model: m, workers: [], max_num_batched_tokens: 0, busy: {decode: 1}}
+- {workers: [{metrics_url: "ftp://x"}, {address: "h:1", draining: maybe, weight: 3}]}
+"#,
+    );
+    let expected = [
+        "colour: no such field",
+        "listen: \"nowhere\" is not ip:port",
+        "scrape.patience: no such field",
+        "scrape.interval: must be longer than zero",
+        "scrape.timeout: \"soon\" is not a duration",
+        "scrape.down_after: invalid type",
+        "push: invalid type",
+        "proxies[4]: invalid type",
+        "proxies[0].url: \"https://127.0.0.1:1\" must begin with http://",
+        "proxies[1].url: \"http://127.0.0.1:1/path\" must end after the port",
+        "proxies[2]: exactly one of token and token_file must be set",
+        "proxies[3].url: missing",
+        "proxies[3].token: the token holds characters",
+        "pools[0].busy: active_decode_blocks_threshold is 1.5",
+        "pools[0].workers[0]: \"127.0.0.1\" is not host:port",
+        "pools[0].workers[3]: a worker is host:port or an object",
+        "pools[0].workers[2]: \"127.0.0.1:8000\" is already taken by pools[0].workers[1]",
+        "pools[1].name: \"a\" is already taken by pools[0].name",
+        "pools[1].model: \"m\" is already taken by pools[0].model",
+        "pools[1].busy.decode: unknown field `decode`",
+        "pools[1].max_num_batched_tokens: must be at least 1",
+        "pools[1].workers: must not be empty",
+        "pools[2].name: missing",
+        "pools[2].model: missing",
+        "pools[2].workers[0].address: missing",
+        "pools[2].workers[0].metrics_url: \"ftp://x\" must begin with http://",
+        "pools[2].workers[1].weight: no such field",
+        "pools[2].workers[1].draining: invalid type",
+    ];
+    for expected in expected {
+        assert!(found.iter().any(|error| error.starts_with(expected)), "{expected:?} is not in {found:#?}");
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn nothing_to_read_and_nobody_to_tell_are_mistakes() {
+    assert_eq!(errors("{}"), ["proxies: missing", "pools: missing"]);
+    assert!(errors("listen: [")[0].contains("line"), "text that is not YAML names the line");
+}
+
+#[test]
+fn addresses_are_a_host_and_a_port() {
+    for good in ["10.0.0.7:8000", "gpu_7.cluster-a.local:1", "[::1]:65535"] {
+        assert!(is_host_and_port(good), "{good}");
+    }
+    for bad in ["", ":", "10.0.0.7", "h:0", "h:65536", "h:+1", ":80", "::1:80", "[x]:80", "http://h:80", "a b:80"] {
+        assert!(!is_host_and_port(bad), "{bad}");
+    }
+}
+
+#[test]
+fn a_token_never_shows() {
+    let config = Config::parse(SMALLEST).unwrap();
+    assert!(!format!("{config:?}").contains("secret"));
+}
+
+#[test]
+fn an_interval_beyond_the_patience_is_warned_of() {
+    let text = format!("scrape: {{interval: 3s}}\n{SMALLEST}");
+    let warnings = Config::parse(&text).unwrap().warnings();
+    assert!(warnings[0].contains("scrape.down_after"), "{warnings:?}");
+}

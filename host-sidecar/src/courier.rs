@@ -1,0 +1,288 @@
+//! When one proxy is told, and under which generation. Times are spans since the sidecar started.
+
+use std::time::Duration;
+
+use admission_core::view::{ViewAnswer, ViewRefusal};
+
+use crate::table::Revision;
+
+/// First pause after a failed push; doubles with every further failure.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause between failed pushes.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Changes of state within this time of a push go out together.
+const COALESCE: Duration = Duration::from_millis(5);
+
+/// The state of the pushes to one proxy.
+#[derive(Debug)]
+pub struct Courier {
+    epoch: u64,
+    heartbeat: Duration,
+    interval: Duration,
+    generation: u64,
+    attempted_at: Option<Duration>,
+    /// What the proxy has last taken; before that, nothing.
+    told: Option<Revision>,
+    phase: Phase,
+}
+
+/// How the last push ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// None has ended yet, or the last was taken.
+    Fine,
+    /// It failed, as did so many before it in a row.
+    Failing { failures: u32, retry_at: Duration },
+    /// A later sidecar's view stands.
+    Superseded { by: u64 },
+}
+
+/// What a document is sent under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Names this sidecar.
+    pub epoch: u64,
+    /// Higher than any before.
+    pub generation: u64,
+}
+
+/// How a push ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The proxy took the document.
+    Taken(ViewAnswer),
+    /// It holds another view (status 409).
+    Refused(ViewRefusal),
+    /// Anything else, as a sentence.
+    Failed(String),
+}
+
+/// A change worth a line in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// The first view was taken, or the first after others were not.
+    Taken,
+    /// Pushes were taken until now, or none was tried.
+    Failing(String),
+    /// Another sidecar is in charge, since it started later.
+    Superseded {
+        /// Its epoch.
+        by: u64,
+    },
+}
+
+impl Courier {
+    /// Nothing sent. A sidecar names itself by its `epoch`: its start, in milliseconds since 1970.
+    pub fn new(epoch: u64, heartbeat: Duration, interval: Duration) -> Self {
+        Self { epoch, heartbeat, interval, generation: 0, attempted_at: None, told: None, phase: Phase::Fine }
+    }
+
+    /// When the next push is due, given what there is to tell.
+    ///
+    /// A change of state is told at once, other numbers at most once a scrape interval, and nothing new after a
+    /// heartbeat. A proxy that fails is tried again after a pause, whatever there is to tell; one that obeys another
+    /// sidecar at the pace of heartbeats.
+    pub fn due(&self, current: Revision) -> Duration {
+        let Some(attempted_at) = self.attempted_at else { return Duration::ZERO };
+        let pause = match (self.phase, self.told) {
+            (Phase::Failing { retry_at, .. }, _) => return retry_at,
+            (Phase::Superseded { .. }, _) => self.heartbeat,
+            (Phase::Fine, Some(told)) if told.states != current.states => COALESCE,
+            (Phase::Fine, Some(told)) if told.numbers != current.numbers => self.interval.min(self.heartbeat),
+            (Phase::Fine, _) => self.heartbeat,
+        };
+        attempted_at + pause
+    }
+
+    /// Begins a push.
+    pub fn begin(&mut self, now: Duration) -> Stamp {
+        self.attempted_at = Some(now);
+        self.generation = self.generation.saturating_add(1);
+        Stamp { epoch: self.epoch, generation: self.generation }
+    }
+
+    /// Ends the push that [`Self::begin`] began, which told `told`. `jitter` is random in 0 to 1: a pause is shortened
+    /// by up to its half, so that proxies which failed together are not tried together.
+    pub fn end(&mut self, outcome: &Outcome, told: Revision, now: Duration, jitter: f64) -> Option<Transition> {
+        match outcome {
+            Outcome::Taken(_) => {
+                let first = self.told.replace(told).is_none();
+                let before = std::mem::replace(&mut self.phase, Phase::Fine);
+                (first || before != Phase::Fine).then_some(Transition::Taken)
+            }
+            Outcome::Refused(refusal) => self.refused(refusal, now, jitter),
+            Outcome::Failed(reason) => self.fail(reason.clone(), now, jitter),
+        }
+    }
+
+    fn refused(&mut self, refusal: &ViewRefusal, now: Duration, jitter: f64) -> Option<Transition> {
+        if let Some(by) = refusal.epoch.filter(|epoch| *epoch > self.epoch) {
+            let before = std::mem::replace(&mut self.phase, Phase::Superseded { by });
+            return (before != self.phase).then_some(Transition::Superseded { by });
+        }
+        if refusal.epoch == Some(self.epoch) {
+            self.generation = self.generation.max(refusal.generation.unwrap_or(0));
+        }
+        self.fail(format!("it refused the view: {}", refusal.error), now, jitter)
+    }
+
+    fn fail(&mut self, reason: String, now: Duration, jitter: f64) -> Option<Transition> {
+        let failures = match self.phase {
+            Phase::Failing { failures, .. } => failures.saturating_add(1),
+            _ => 1,
+        };
+        let doublings = failures.saturating_sub(1).min(16);
+        let pause = FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE);
+        let retry_at = now + pause.mul_f64(1.0 - 0.5 * jitter.clamp(0.0, 1.0));
+        self.phase = Phase::Failing { failures, retry_at };
+        (failures == 1).then_some(Transition::Failing(reason))
+    }
+}
+
+impl Outcome {
+    /// What an answer to the document under `stamp` means: only one to that very document says that it was taken.
+    pub fn of_answer(answer: ViewAnswer, stamp: Stamp) -> Self {
+        let ViewAnswer { epoch, generation, .. } = answer;
+        if (epoch, generation) == (stamp.epoch, stamp.generation) {
+            Self::Taken(answer)
+        } else {
+            Self::Failed(format!("it answered to generation {generation} of epoch {epoch}"))
+        }
+    }
+
+    /// Every value of the metric label `result`.
+    pub const LABELS: [&str; 3] = ["taken", "refused", "failed"];
+
+    /// The value of the metric label `result`.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Taken(_) => "taken",
+            Self::Refused(_) => "refused",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EPOCH: u64 = 1_000;
+    const HEARTBEAT: Duration = ms(1_000);
+    const INTERVAL: Duration = ms(100);
+
+    const fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    fn courier() -> Courier {
+        Courier::new(EPOCH, HEARTBEAT, INTERVAL)
+    }
+
+    fn taken(stamp: Stamp) -> Outcome {
+        let Stamp { epoch, generation } = stamp;
+        Outcome::of_answer(ViewAnswer { epoch, generation, admitted: Default::default() }, stamp)
+    }
+
+    fn refused(epoch: u64, generation: u64) -> Outcome {
+        Outcome::Refused(ViewRefusal { error: "no".into(), epoch: Some(epoch), generation: Some(generation) })
+    }
+
+    fn push(courier: &mut Courier, at: Duration, outcome: impl Fn(Stamp) -> Outcome) -> Option<Transition> {
+        let stamp = courier.begin(at);
+        courier.end(&outcome(stamp), Revision::default(), at, 0.0)
+    }
+
+    fn failed(_: Stamp) -> Outcome {
+        Outcome::Failed("connection refused".into())
+    }
+
+    #[test]
+    fn states_are_told_at_once_numbers_once_an_interval_and_nothing_at_the_heartbeat() {
+        let mut courier = courier();
+        let quiet = Revision::default();
+        assert_eq!(courier.due(quiet), Duration::ZERO);
+        push(&mut courier, ms(50), taken);
+        assert_eq!(courier.due(quiet), ms(1_050));
+        assert_eq!(courier.due(Revision { numbers: 1, ..quiet }), ms(150));
+        assert_eq!(courier.due(Revision { states: 1, numbers: 1 }), ms(55));
+    }
+
+    #[test]
+    fn an_interval_beyond_the_heartbeat_delays_nothing() {
+        let mut courier = Courier::new(EPOCH, ms(100), ms(500));
+        push(&mut courier, ms(0), taken);
+        assert_eq!(courier.due(Revision { states: 0, numbers: 1 }), ms(100));
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_are_jittered() {
+        let mut courier = courier();
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            push(&mut courier, ms(0), failed);
+            pauses.push(courier.due(Revision { states: 9, numbers: 9 }).as_millis());
+        }
+        assert_eq!(pauses, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        courier.begin(ms(0));
+        courier.end(&Outcome::Failed(String::new()), Revision::default(), ms(0), 1.0);
+        assert_eq!(courier.due(Revision::default()), ms(2_500));
+    }
+
+    #[test]
+    fn generations_rise_whatever_happens() {
+        let mut courier = courier();
+        let mut last = 0;
+        let endings: [fn(Stamp) -> Outcome; 6] =
+            [taken, failed, |_| refused(EPOCH, 40), |_| refused(EPOCH, 3), |_| refused(EPOCH + 5, 900), taken];
+        for ending in endings {
+            let stamp = courier.begin(ms(0));
+            assert!(stamp.generation > last, "{stamp:?} after {last}");
+            last = stamp.generation;
+            courier.end(&ending(stamp), Revision::default(), ms(0), 0.0);
+        }
+        assert_eq!(last, 43, "it went on above what stood, and another epoch's generations mean nothing");
+    }
+
+    #[test]
+    fn one_transition_a_change_and_none_an_attempt() {
+        let mut courier = courier();
+        assert_eq!(push(&mut courier, ms(0), taken), Some(Transition::Taken));
+        assert_eq!(push(&mut courier, ms(1), taken), None);
+        assert!(matches!(push(&mut courier, ms(2), failed), Some(Transition::Failing(_))));
+        assert_eq!(push(&mut courier, ms(3), failed), None);
+        assert_eq!(push(&mut courier, ms(4), taken), Some(Transition::Taken));
+    }
+
+    #[test]
+    fn a_later_sidecar_is_given_way_at_the_pace_of_heartbeats() {
+        let mut courier = courier();
+        let later = EPOCH + 5;
+        assert_eq!(push(&mut courier, ms(0), |_| refused(later, 7)), Some(Transition::Superseded { by: later }));
+        assert_eq!(courier.due(Revision { states: 3, numbers: 3 }), HEARTBEAT);
+        assert_eq!(push(&mut courier, ms(1_000), |_| refused(later, 8)), None);
+        assert_eq!(
+            push(&mut courier, ms(2_000), |_| refused(later + 1, 1)),
+            Some(Transition::Superseded { by: later + 1 })
+        );
+        assert_eq!(push(&mut courier, ms(3_000), taken), Some(Transition::Taken));
+    }
+
+    #[test]
+    fn an_answer_to_another_document_is_a_failure() {
+        let stamp = Stamp { epoch: EPOCH, generation: 4 };
+        let older = ViewAnswer { epoch: EPOCH, generation: 3, admitted: Default::default() };
+        assert!(matches!(Outcome::of_answer(older, stamp), Outcome::Failed(_)));
+    }
+
+    #[test]
+    fn what_was_not_taken_stays_to_be_told() {
+        let mut courier = courier();
+        let news = Revision { states: 2, numbers: 2 };
+        push(&mut courier, ms(0), taken);
+        courier.begin(ms(10));
+        courier.end(&Outcome::Failed(String::new()), news, ms(10), 0.0);
+        push(&mut courier, ms(200), taken);
+        assert_eq!(courier.due(news), ms(205));
+    }
+}

@@ -1,0 +1,111 @@
+//! Fake workers and proxies on loopback, and waiting for what they see.
+#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use host_sidecar::{Config, Sidecar};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+
+pub mod proxy;
+pub mod worker;
+
+pub use proxy::{FakeProxy, Mood};
+pub use worker::{FakeWorker, Page};
+
+pub const TOKEN: &str = "open-sesame";
+
+/// A server on a runtime of its own, so that it can die with every connection it has.
+pub struct Server {
+    pub address: SocketAddr,
+    router: Router,
+    runtime: Option<Runtime>,
+}
+
+impl Server {
+    pub fn start(router: Router) -> Self {
+        let mut server = Self { address: ([127, 0, 0, 1], 0).into(), router, runtime: None };
+        server.revive();
+        server
+    }
+
+    /// Serves again, where it served before.
+    pub fn revive(&mut self) {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let listener = loop {
+            let (address, handle) = (self.address, runtime.handle().clone());
+            let bound = std::thread::spawn(move || handle.block_on(TcpListener::bind(address))).join().unwrap();
+            match bound {
+                Ok(listener) => break listener,
+                Err(error) => assert!(Instant::now() < deadline, "{address}: {error}"),
+            }
+        };
+        self.address = listener.local_addr().unwrap();
+        let router = self.router.clone();
+        runtime.spawn(async move { axum::serve(listener, router).await });
+        self.runtime = Some(runtime);
+    }
+
+    /// Drops the listener and every connection.
+    pub fn die(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.die();
+    }
+}
+
+/// Far beyond what anything takes: only a test that fails waits so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `look` finds something.
+pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+/// Waits until `look` finds something over HTTP.
+pub async fn until_answered<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+/// A sidecar with one proxy and one pool `p`, busy above 0.85, on fast timings. `more` overrides top-level fields.
+pub async fn sidecar(proxy: &FakeProxy, workers: &[&FakeWorker], more: &str) -> Sidecar {
+    let workers: Vec<_> = workers.iter().map(|worker| format!("\"{}\"", worker.server.address)).collect();
+    let mut text = format!(
+        "listen: 127.0.0.1:0\n\
+         proxies: [{{url: \"http://{}\", token: {TOKEN}}}]\n\
+         pools: [{{name: p, model: m, busy: {{active_decode_blocks_threshold: 0.85}}, workers: [{}]}}]\n",
+        proxy.server.address,
+        workers.join(", ")
+    );
+    for (field, fast) in
+        [("scrape", "{interval: 20ms, timeout: 5s, down_after: 500ms}"), ("push", "{heartbeat: 100ms, timeout: 200ms}")]
+    {
+        if !more.contains(&format!("{field}:")) {
+            text += &format!("{field}: {fast}\n");
+        }
+    }
+    Sidecar::start(Config::parse(&(text + more)).unwrap()).await.unwrap()
+}

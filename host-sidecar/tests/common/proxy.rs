@@ -1,0 +1,144 @@
+//! A proxy's control listener that keeps the filter's rules and remembers every document.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use admission_core::view::{Admitted, ViewAnswer, ViewDocument, ViewRefusal, WorkerReport};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+
+use super::{Server, TOKEN};
+
+/// How a proxy treats views.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Mood {
+    /// Takes what is newer than what stands.
+    Taking,
+    /// Answers with an error.
+    Status(u16),
+    /// Never answers.
+    Hang,
+    /// Says that a view of another epoch stands.
+    Obeying { epoch: u64 },
+}
+
+pub struct FakeProxy {
+    pub server: Server,
+    state: Arc<Mutex<Control>>,
+}
+
+pub struct Control {
+    pub mood: Mood,
+    pub token: String,
+    /// Every document that came with the right token, taken or not.
+    pub seen: Vec<ViewDocument>,
+    /// Those that were taken since the proxy started.
+    pub taken: Vec<ViewDocument>,
+    /// Documents with another token.
+    pub strangers: usize,
+    /// What stands.
+    pub standing: Option<(u64, u64)>,
+    /// Told in the next answer; one more with each.
+    pub admitted: u64,
+}
+
+impl FakeProxy {
+    pub fn start() -> Self {
+        let state = Arc::new(Mutex::new(Control {
+            mood: Mood::Taking,
+            token: TOKEN.into(),
+            seen: Vec::new(),
+            taken: Vec::new(),
+            strangers: 0,
+            standing: None,
+            admitted: 0,
+        }));
+        let router = Router::new().route("/sluice/v1/view", post(view)).with_state(Arc::clone(&state));
+        Self { server: Server::start(router), state }
+    }
+
+    pub fn with<T>(&self, look: impl FnOnce(&mut Control) -> T) -> T {
+        look(&mut self.state.lock().unwrap())
+    }
+
+    pub fn control(&self) -> Arc<Mutex<Control>> {
+        Arc::clone(&self.state)
+    }
+
+    pub fn set(&self, mood: Mood) {
+        self.with(|control| control.mood = mood);
+    }
+
+    /// Dies; [`Server::revive`] brings a proxy that knows nothing.
+    pub fn die(&mut self) {
+        self.server.die();
+        self.with(|control| {
+            control.standing = None;
+            control.admitted = 0;
+            control.taken.clear();
+        });
+    }
+
+    pub fn taken(&self) -> usize {
+        self.with(|control| control.taken.len())
+    }
+
+    pub fn seen(&self) -> usize {
+        self.with(|control| control.seen.len())
+    }
+
+    /// The worker in the last document taken.
+    pub fn worker(&self, address: &str) -> Option<WorkerReport> {
+        self.with(|control| {
+            let workers = &control.taken.last()?.pools["p"].workers;
+            workers.iter().find(|worker| worker.address == address).cloned()
+        })
+    }
+}
+
+async fn view(
+    State(state): State<Arc<Mutex<Control>>>,
+    headers: HeaderMap,
+    Json(document): Json<ViewDocument>,
+) -> Response {
+    let mood = {
+        let mut control = state.lock().unwrap();
+        if headers.get("authorization").is_none_or(|value| *value != format!("Bearer {}", control.token)) {
+            control.strangers += 1;
+            return (StatusCode::UNAUTHORIZED, Json(ViewRefusal::default())).into_response();
+        }
+        control.seen.push(document.clone());
+        control.mood
+    };
+    match mood {
+        Mood::Taking => state.lock().unwrap().take(document),
+        Mood::Status(status) => StatusCode::from_u16(status).unwrap().into_response(),
+        Mood::Hang => std::future::pending().await,
+        Mood::Obeying { epoch } => conflict((epoch, 1)),
+    }
+}
+
+impl Control {
+    fn take(&mut self, document: ViewDocument) -> Response {
+        let offered = (document.epoch, document.generation);
+        if let Some(standing) = self.standing
+            && standing >= offered
+        {
+            return conflict(standing);
+        }
+        self.standing = Some(offered);
+        self.admitted += 1;
+        let admitted = Admitted { requests: self.admitted, blocks: self.admitted * 10 };
+        let admitted: BTreeMap<_, _> = document.pools.keys().map(|pool| (pool.clone(), admitted)).collect();
+        self.taken.push(document);
+        Json(ViewAnswer { epoch: offered.0, generation: offered.1, admitted }).into_response()
+    }
+}
+
+fn conflict((epoch, generation): (u64, u64)) -> Response {
+    let refusal = ViewRefusal { error: "an older view".into(), epoch: Some(epoch), generation: Some(generation) };
+    (StatusCode::CONFLICT, Json(refusal)).into_response()
+}

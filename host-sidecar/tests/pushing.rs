@@ -1,0 +1,166 @@
+//! Proxies that fail, restart, refuse and obey others, as the sidecar deals with them.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until};
+use host_sidecar::{Config, Sidecar};
+
+const STEADY: Page = Page::Steady { used: 10 };
+
+fn assert_generations_rise(proxy: &FakeProxy) {
+    let stamps = proxy
+        .with(|control| control.seen.iter().map(|document| (document.epoch, document.generation)).collect::<Vec<_>>());
+    for pair in stamps.windows(2) {
+        assert!(pair[1].0 == pair[0].0 && pair[1].1 > pair[0].1, "{stamps:?}");
+    }
+}
+
+async fn two_more(what: &str, count: impl Fn() -> usize) {
+    let before = count();
+    until(what, || (count() >= before + 2).then_some(())).await;
+}
+
+#[tokio::test]
+async fn generations_rise_across_failures_and_restarts() {
+    let worker = FakeWorker::start(STEADY);
+    let mut proxy = FakeProxy::start();
+    let _sidecar = sidecar(&proxy, &[&worker], "").await;
+    two_more("views are taken", || proxy.taken()).await;
+    for mood in [Mood::Status(500), Mood::Hang, Mood::Status(429)] {
+        proxy.set(mood);
+        two_more("it is tried on", || proxy.seen()).await;
+        proxy.set(Mood::Taking);
+        two_more("views are taken again", || proxy.taken()).await;
+    }
+    proxy.die();
+    proxy.server.revive();
+    two_more("the restarted proxy has views", || proxy.taken()).await;
+    assert_generations_rise(&proxy);
+}
+
+#[tokio::test]
+async fn a_proxy_that_holds_a_higher_generation_of_the_same_epoch_is_outrun() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let _sidecar = sidecar(&proxy, &[&worker], "").await;
+    two_more("views are taken", || proxy.taken()).await;
+    let jumped = proxy.with(|control| {
+        let (epoch, generation) = control.standing.unwrap();
+        control.standing = Some((epoch, generation + 1_000));
+        generation + 1_000
+    });
+    two_more("views are taken again", || proxy.taken()).await;
+    assert!(proxy.with(|control| control.taken.last().unwrap().generation) > jumped);
+    assert_generations_rise(&proxy);
+}
+
+#[tokio::test]
+async fn a_later_sidecar_is_given_way_until_it_is_gone() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let _sidecar = sidecar(&proxy, &[&worker], "").await;
+    two_more("views are taken", || proxy.taken()).await;
+    proxy.set(Mood::Obeying { epoch: u64::MAX });
+    two_more("it is tried on", || proxy.seen()).await;
+    proxy.set(Mood::Taking);
+    two_more("views are taken again", || proxy.taken()).await;
+    assert_generations_rise(&proxy);
+}
+
+#[tokio::test]
+async fn one_bad_proxy_delays_no_other() {
+    let worker = FakeWorker::start(STEADY);
+    let (good, hanging) = (FakeProxy::start(), FakeProxy::start());
+    hanging.set(Mood::Hang);
+    let more = format!(
+        "{{listen: '127.0.0.1:0', scrape: {{interval: 20ms}}, push: {{heartbeat: 50ms, timeout: 5s}}, \
+         proxies: [{{url: 'http://{}', token: {TOKEN}}}, {{url: 'http://{}', token: {TOKEN}}}], \
+         pools: [{{name: p, workers: ['{}']}}]}}",
+        hanging.server.address,
+        good.server.address,
+        worker.address()
+    );
+    let _sidecar = Sidecar::start(Config::parse(&more).unwrap()).await.unwrap();
+    until("the hanging proxy has its first view", || (hanging.seen() == 1).then_some(())).await;
+    let before = good.taken();
+    until("the other has many", || (good.taken() >= before + 10).then_some(())).await;
+    assert_eq!(hanging.seen(), 1, "its one push still hangs");
+}
+
+#[tokio::test]
+async fn a_rotated_token_is_found() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    let text = format!(
+        "{{listen: '127.0.0.1:0', push: {{heartbeat: 50ms}}, pools: [{{name: p, workers: ['{}']}}], \
+         proxies: [{{url: 'http://{}', token_file: '{}'}}]}}",
+        worker.address(),
+        proxy.server.address,
+        file.display()
+    );
+    let _sidecar = Sidecar::start(Config::parse(&text).unwrap()).await.unwrap();
+    two_more("views are taken", || proxy.taken()).await;
+    proxy.with(|control| control.token = "another".into());
+    until("the old token is refused", || proxy.with(|control| (control.strangers > 0).then_some(()))).await;
+    std::fs::write(&file, "another\n").unwrap();
+    two_more("views are taken again", || proxy.taken()).await;
+}
+
+#[tokio::test]
+async fn a_token_file_that_is_not_there_stops_the_start() {
+    let text = "{proxies: [{url: 'http://p:1', token_file: /nowhere/token}], pools: [{name: p, workers: ['w:1']}]}";
+    let error = Sidecar::start(Config::parse(text).unwrap()).await.unwrap_err();
+    assert!(error.to_string().starts_with("proxies[0].token_file: cannot read /nowhere/token"), "{error}");
+}
+
+/// `running` of each worker numbers its pages, and for each page is noted what had been answered when it was asked for.
+#[tokio::test]
+async fn no_credit_is_newer_than_the_oldest_scrape() {
+    let proxy = FakeProxy::start();
+    let known = Arc::new(Mutex::new(BTreeMap::new()));
+    let worker = |name: &'static str, used: u64, after: Duration| {
+        let (known, control) = (Arc::clone(&known), proxy.control());
+        FakeWorker::watched(Page::Counting { used, after }, move |number| {
+            let admitted = control.lock().unwrap().admitted;
+            known.lock().unwrap().insert((name, number), admitted);
+        })
+    };
+    let (fast, slow) = (worker("fast", 1, Duration::ZERO), worker("slow", 2, Duration::from_millis(70)));
+    let _sidecar = sidecar(&proxy, &[&fast, &slow], "").await;
+    until("there are many views", || (proxy.taken() >= 40).then_some(())).await;
+
+    let documents = proxy.with(|control| control.taken.clone());
+    let known = known.lock().unwrap();
+    for document in &documents {
+        let pool = &document.pools["p"];
+        let page = |at: usize| pool.workers[at].ranks[0].running;
+        let oldest = known[&("fast", page(0))].min(known[&("slow", page(1))]);
+        assert!(pool.admitted.requests <= oldest, "{document:?} names more than {oldest}");
+        assert_eq!(pool.admitted.blocks, pool.admitted.requests * 10);
+    }
+    let last = documents.last().unwrap().pools["p"].admitted.requests;
+    assert!(last > 0, "the credit follows the answers");
+}
+
+#[tokio::test]
+async fn a_restarted_proxy_is_not_told_the_credit_of_the_one_before() {
+    let worker = FakeWorker::start(STEADY);
+    let mut proxy = FakeProxy::start();
+    proxy.with(|control| control.admitted = 1_000);
+    let _sidecar = sidecar(&proxy, &[&worker], "").await;
+    let credit = || proxy.with(|control| Some(control.taken.last()?.pools["p"].admitted.requests));
+    until("the credit is known", || credit().filter(|credit| *credit > 1_000)).await;
+    proxy.die();
+    proxy.server.revive();
+    two_more("the restarted proxy has views", || proxy.taken()).await;
+    let credits = proxy
+        .with(|control| control.taken.iter().map(|document| document.pools["p"].admitted.requests).collect::<Vec<_>>());
+    assert!(credits[1..].iter().all(|credit| *credit < 1_000), "only the first may be old: {credits:?}");
+}

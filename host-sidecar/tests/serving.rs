@@ -1,0 +1,190 @@
+//! The sidecar's own HTTP and its command line.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use common::{FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until, until_answered};
+use reqwest::{Client, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+const STEADY: Page = Page::Steady { used: 50 };
+
+async fn answer(request: RequestBuilder) -> (u16, Value) {
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+async fn get(url: String) -> reqwest::Result<reqwest::Response> {
+    Client::builder().no_proxy().build()?.get(url).send().await
+}
+
+fn url(address: SocketAddr, path: &str) -> String {
+    format!("http://{address}{path}")
+}
+
+#[tokio::test]
+async fn thresholds_are_read_and_set() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let sidecar = sidecar(&proxy, &[&worker], "push: {heartbeat: 1h, timeout: 1s}").await;
+    let client = Client::builder().no_proxy().build().unwrap();
+    let url = url(sidecar.address(), "/busy_threshold");
+    let post = |body: Value| answer(client.post(&url).json(&body));
+    let row = |decode: Value, prefill: Value| {
+        json!({"model": "m", "active_decode_blocks_threshold": decode, "active_prefill_tokens_threshold": prefill,
+               "active_prefill_tokens_threshold_frac": null})
+    };
+    until("the worker is known", || proxy.worker(&worker.address()).filter(|worker| !worker.busy)).await;
+
+    assert_eq!(answer(client.get(&url)).await, (200, json!({"thresholds": [row(json!(0.85), Value::Null)]})));
+    assert_eq!(post(json!({"model": "m"})).await, (200, row(json!(0.85), Value::Null)));
+    let set = json!({"model": "m", "active_decode_blocks_threshold": null, "active_prefill_tokens_threshold": 9});
+    assert_eq!(post(set).await, (200, row(json!(0.85), json!(9))));
+    let set = json!({"model": "m", "active_decode_blocks_threshold": 0.4});
+    assert_eq!(post(set).await, (200, row(json!(0.4), json!(9))));
+    until("the worker is busy", || proxy.worker(&worker.address()).filter(|worker| worker.busy)).await;
+
+    let (status, unknown) = post(json!({"model": "x"})).await;
+    assert_eq!((status, &unknown["active_decode_blocks_threshold"]), (200, &Value::Null));
+}
+
+#[tokio::test]
+async fn wrong_threshold_requests_say_what_is_wrong() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let sidecar = sidecar(&proxy, &[&worker], "").await;
+    let client = Client::builder().no_proxy().build().unwrap();
+    let url = url(sidecar.address(), "/busy_threshold");
+    let json = |body: &str| client.post(&url).header("content-type", "application/json").body(body.to_owned());
+    let long = format!("{{\"model\":\"{}\"}}", "m".repeat(70_000));
+    for (request, expected) in [
+        (json(r#"{"model":"m","active_decode_blocks_threshold":1.5}"#), 400),
+        (json(r#"{"model":"m","active_prefill_tokens_threshold_frac":-1}"#), 400),
+        (json(r#"{"model":"m""#), 400),
+        (json(r#"{"model":"x","active_prefill_tokens_threshold":1}"#), 404),
+        (json(&long), 413),
+        (client.post(&url).body(r#"{"model":"m"}"#), 415),
+        (json(r#"{"model":"m","active_prefill_tokens_threshold":-1}"#), 422),
+        (json(r#"{"model":"m","active_prefill_tokens_threshold":"9"}"#), 422),
+        (json(r#"{"model":"m","threshold":1}"#), 422),
+        (json(r#"{}"#), 422),
+    ] {
+        let (status, body) = answer(request).await;
+        assert_eq!(status, expected, "{body}");
+        assert!(body["error"].as_str().is_some_and(|error| !error.is_empty()), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn ready_while_every_worker_was_tried_and_every_proxy_takes_views() {
+    let worker = FakeWorker::start(Page::Hang);
+    let proxy = FakeProxy::start();
+    proxy.set(Mood::Status(500));
+    let sidecar = sidecar(&proxy, &[&worker], "scrape: {interval: 20ms, timeout: 1h}").await;
+    let client = Client::builder().no_proxy().build().unwrap();
+    let address = sidecar.address();
+    let ready = async || answer(client.get(url(address, "/readyz"))).await;
+    assert_eq!(client.get(url(address, "/healthz")).send().await.unwrap().status(), StatusCode::OK);
+
+    let (status, body) = ready().await;
+    assert_eq!(status, 503);
+    let worker_missing = format!("worker {} has not been scraped yet", worker.address());
+    let proxy_missing = format!("proxy http://{} has not taken a view yet", proxy.server.address);
+    assert_eq!(body, json!({"ready": false, "missing": [worker_missing, proxy_missing]}));
+
+    until_answered("only the proxy is missing", async || {
+        (ready().await.1["missing"] == json!([proxy_missing])).then_some(())
+    })
+    .await;
+    proxy.set(Mood::Taking);
+    until_answered("all is well", async || {
+        (ready().await == (200, json!({"ready": true, "missing": []}))).then_some(())
+    })
+    .await;
+    proxy.set(Mood::Hang);
+    let (_, late) =
+        until_answered("the proxy is late", async || Some(ready().await).filter(|(status, _)| *status == 503)).await;
+    assert!(late["missing"][0].as_str().unwrap().contains("has not taken a view for 300ms"), "{late}");
+    proxy.set(Mood::Taking);
+    until_answered("all is well again", async || (ready().await.0 == 200).then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_metrics_page_tells_of_workers_and_proxies() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let sidecar = sidecar(&proxy, &[&worker], "").await;
+    until("views are taken", || (proxy.taken() >= 2).then_some(())).await;
+    let response = get(url(sidecar.address(), "/metrics")).await.unwrap();
+    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    let page = response.text().await.unwrap();
+    let labels = format!("{{pool=\"p\",worker=\"{}\"}}", worker.address());
+    for line in
+        [format!("sluice_sidecar_worker_up{labels} 1.0"), format!("sluice_sidecar_worker_kv_used_ratio{labels} 0.5")]
+    {
+        assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+    }
+    let taken = format!("sluice_sidecar_pushes_total{{proxy=\"http://{}\",result=\"taken\"}} ", proxy.server.address);
+    let taken = page.lines().find_map(|line| line.strip_prefix(&taken)).unwrap();
+    assert!(taken.parse::<u64>().unwrap() >= 1);
+}
+
+struct Reaped(Child);
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn command(config: &str) -> (Reaped, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sidecar.yaml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-sidecar"));
+    command.args(["run", "--config"]).arg(file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    (Reaped(command.spawn().unwrap()), folder)
+}
+
+#[tokio::test]
+async fn the_command_serves_until_it_is_told_to_stop() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let (mut child, _folder) = command(&format!(
+        "{{listen: '127.0.0.1:0', proxies: [{{url: 'http://{}', token: {TOKEN}}}], pools: [{{name: p, workers: ['{}']}}]}}",
+        proxy.server.address,
+        worker.address()
+    ));
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim_end().strip_prefix("listening on ").unwrap().parse::<SocketAddr>().unwrap();
+    until("views are taken", || (proxy.taken() > 0).then_some(())).await;
+    assert_eq!(get(url(address, "/healthz")).await.unwrap().status(), StatusCode::OK);
+
+    let killed = Command::new("kill").arg(child.0.id().to_string()).status().unwrap();
+    assert!(killed.success());
+    let status = until("it has ended", || child.0.try_wait().unwrap()).await;
+    assert!(status.success(), "{status}");
+    let mut log = String::new();
+    child.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("proxy takes views") && log.contains("stopping"), "{log}");
+    assert!(!log.contains(TOKEN), "the token is no business of the log");
+}
+
+#[tokio::test]
+async fn the_command_names_every_mistake_and_fails() {
+    let (mut child, _folder) = command("{listen: here, proxies: [], pools: [{name: p, workers: ['127.0.0.1']}]}");
+    let status = until("it has ended", || child.0.try_wait().unwrap()).await;
+    assert!(!status.success());
+    let mut log = String::new();
+    child.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    for mistake in
+        ["listen: \"here\"", "proxies: must not be empty", "pools[0].workers[0]: \"127.0.0.1\" is not host:port"]
+    {
+        assert!(log.contains(mistake), "{mistake} is not in\n{log}");
+    }
+}
