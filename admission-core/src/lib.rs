@@ -8,8 +8,10 @@
 )]
 
 pub mod config;
+pub mod control;
 pub mod decide;
 pub mod directory;
+pub mod estimate;
 pub mod hash;
 pub mod keys;
 pub mod ledger;
@@ -18,6 +20,7 @@ pub mod outcome;
 pub mod policy;
 pub mod problem;
 pub mod record;
+pub mod request;
 pub mod saturation;
 pub mod store;
 pub mod units;

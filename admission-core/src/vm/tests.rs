@@ -189,15 +189,18 @@ struct Modelled {
     leases: Vec<LeaseId>,
     /// Leases it held when others took it for dead: by so many a cap may be exceeded.
     fenced_with: usize,
+    fenced: Option<Holder>,
 }
 
 impl Modelled {
     fn new(proxy: &Proxy) -> Self {
-        Self { vm: proxy.vm(), leases: Vec::new(), fenced_with: 0 }
+        Self { vm: proxy.vm(), leases: Vec::new(), fenced_with: 0, fenced: None }
     }
 
     fn note_fencing(&mut self, members: &Members) {
-        if self.vm.holder.is_some_and(|holder| !members.counts(holder.epoch)) {
+        let fenced = self.vm.holder.filter(|holder| !members.counts(holder.epoch));
+        if fenced.is_some() && fenced != self.fenced {
+            self.fenced = fenced;
             self.fenced_with = self.leases.len();
         }
         self.fenced_with = self.fenced_with.min(self.leases.len());

@@ -1,0 +1,113 @@
+use super::*;
+use crate::policy::Plugin;
+use crate::store::memory::MemoryStore;
+use crate::units::{Blocks, Tokens};
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn control() -> Control {
+    let json = format!(r#"{{"role":"control","token_sha256":"{}"}}"#, "00".repeat(32));
+    let Ok(Plugin::Control(control)) = Plugin::parse(json.as_bytes()) else { panic!("control") };
+    control
+}
+
+fn view(epoch: u64, generation: u64, live: usize) -> Vec<u8> {
+    let worker = json!({"address": "127.0.0.1:1", "state": "up", "scraped_ms_ago": 1, "busy": false});
+    json!({"version": 1, "epoch": epoch, "generation": generation, "pools": {"p": {"workers": vec![worker; live]}}})
+        .to_string()
+        .into_bytes()
+}
+
+fn standing(store: &MemoryStore) -> (u64, u64, u32) {
+    let summary = ViewSummary::decode(&store.read(&control().keys.view_of("p")).0.unwrap()).unwrap();
+    (summary.epoch, summary.generation, summary.live_workers)
+}
+
+#[test]
+fn generations_rise_within_an_epoch() {
+    let (store, control) = (MemoryStore::default(), control());
+    assert!(take_view(&store, &control, &view(5, 1, 1), Time(0)).is_ok());
+    assert!(take_view(&store, &control, &view(5, 3, 2), Time(1)).is_ok());
+    for generation in [3, 2, 0] {
+        let Err(NotTaken::Older(refusal)) = take_view(&store, &control, &view(5, generation, 9), Time(2)) else {
+            panic!()
+        };
+        assert_eq!((refusal.epoch, refusal.generation), (Some(5), Some(3)));
+    }
+    assert_eq!(standing(&store), (5, 3, 2));
+}
+
+#[test]
+fn another_epoch_takes_over_when_higher_or_when_the_old_one_has_gone_silent() {
+    let (store, control) = (MemoryStore::default(), control());
+    take_view(&store, &control, &view(5, 9, 1), Time(0)).unwrap();
+    assert!(take_view(&store, &control, &view(6, 1, 2), Time(1)).is_ok(), "a later start takes over at once");
+    assert!(take_view(&store, &control, &view(5, 10, 3), Time(5_001)).is_err(), "exactly `hold` old is not silent yet");
+    assert!(take_view(&store, &control, &view(5, 10, 3), Time(5_002)).is_ok());
+    assert!(take_view(&store, &control, &view(5, 10, 4), Time(20_000)).is_err(), "silence excuses no repetition");
+    assert_eq!(standing(&store), (5, 10, 3));
+}
+
+#[test]
+fn the_answer_tells_what_was_admitted() {
+    let (store, control) = (MemoryStore::default(), control());
+    let mut members = Members::default();
+    let holder = members.join().unwrap();
+    let amount = Amount { requests: 2, tokens: Tokens(64), blocks: Blocks(4) };
+    let charged = store::update(&store, &control.keys.pool("p"), |pool: &mut Ledger| {
+        pool.admit(&members, holder, LaneKey(1), amount);
+        Ok::<(), ()>(())
+    });
+    charged.unwrap().unwrap();
+    let answer = take_view(&store, &control, &view(1, 1, 1), Time(0)).unwrap();
+    assert_eq!(answer.admitted["p"], crate::view::Admitted { requests: 2, blocks: 4 });
+}
+
+#[test]
+fn what_is_no_view_changes_nothing() {
+    let (store, control) = (MemoryStore::default(), control());
+    let wrong_version = String::from_utf8(view(1, 1, 1)).unwrap().replace("\"version\":1", "\"version\":2");
+    for body in
+        ["", "[]", "{", r#"{"version":1}"#, &wrong_version, r#"{"version":1,"epoch":-1,"generation":1,"pools":{}}"#]
+    {
+        assert!(matches!(take_view(&store, &control, body.as_bytes(), Time(0)), Err(NotTaken::Malformed(_))), "{body}");
+    }
+    assert_eq!(store.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn the_state_names_what_is_held_and_how_old_the_view_is() {
+    let (store, control) = (MemoryStore::default(), control());
+    let names =
+        br#"{"tenants": {"acme": {}}, "lanes": [{"name": "batch"}], "pools": [{"name": "p", "max_in_flight": 1}]}"#;
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(names) else { panic!("policy") };
+    let listed = store::update(&store, &control.keys.directory(), |all: &mut Directory| {
+        all.add(&Directory::of(&policy)).then_some(()).ok_or(())
+    });
+    listed.unwrap().unwrap();
+    let joined = store::update(&store, &control.keys.members(), |members: &mut Members| {
+        let holder = members.join().ok_or(())?;
+        Ok::<_, ()>((holder, members.clone()))
+    });
+    let (holder, members) = joined.unwrap().unwrap();
+    for key in [control.keys.pool("p"), control.keys.tenant("acme"), control.keys.shared_tenant(17)] {
+        let charged = store::update(&store, &key, |ledger: &mut Ledger| {
+            ledger.charge(
+                &members,
+                holder,
+                LaneKey::of("batch"),
+                Amount { requests: 1, tokens: Tokens(32), blocks: Blocks(2) },
+            );
+            Ok::<(), ()>(())
+        });
+        charged.unwrap().unwrap();
+    }
+    take_view(&store, &control, &view(5, 7, 1), Time(100)).unwrap();
+    let state = state(&store, &control.keys, Time(350)).unwrap();
+    assert_eq!(state["pools"]["p"]["held"], json!({"requests": 1, "tokens": 32, "blocks": 2}));
+    assert_eq!(state["pools"]["p"]["columns"][0]["lane"], "batch");
+    assert_eq!(state["tenants"]["acme"]["requests"], 1);
+    assert_eq!(state["shared_tenants"]["17"]["requests"], 1);
+    assert_eq!((&state["view"]["generation"], &state["view"]["age_ms"]), (&json!(7), &json!(250)));
+    assert_eq!(state["members"].as_array().unwrap().len(), 1);
+}

@@ -1,0 +1,89 @@
+//! What a request body says, read in one pass as its chunks arrive: no tree, no copy of the body, constant memory.
+//!
+//! The scan is strict about structure (brackets, colons, commas, quotes) and lenient about everything it does not need:
+//! it leaves it to the worker to refuse `1e999` or a lone surrogate.
+
+use std::fmt;
+
+use text::Classes;
+
+mod scan;
+#[cfg(test)]
+mod tests;
+pub mod text;
+
+pub use scan::Scanner;
+
+/// Deepest nesting read. Deeper bodies are refused: engines' own parsers give up at about the same depth.
+pub const MAX_DEPTH: u32 = 127;
+
+/// Longest model name kept, in bytes; a longer one names no model.
+pub const MAX_MODEL_NAME: usize = 256;
+
+/// Which API a path belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// `…/chat/completions`.
+    Chat,
+    /// `…/completions`.
+    Completions,
+    /// Anything else; its body is charged by size.
+    Other,
+}
+
+impl Api {
+    /// By the end of the path, whatever prefix a route puts before it.
+    ///
+    /// ```
+    /// use admission_core::request::Api;
+    ///
+    /// assert_eq!(Api::of_path("/openai/v1/chat/completions?x=1"), Api::Chat);
+    /// assert_eq!(Api::of_path("/v1/completions/"), Api::Completions);
+    /// assert_eq!(Api::of_path("/v1/embeddings"), Api::Other);
+    /// ```
+    #[must_use]
+    pub fn of_path(path: &str) -> Self {
+        let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+        if path.ends_with("/chat/completions") {
+            Self::Chat
+        } else if path.ends_with("/completions") {
+            Self::Completions
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// What has been found in a body so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Bytes seen.
+    pub bytes: u64,
+    /// The `model`, if one was named that is not too long to be one.
+    pub model: Option<String>,
+    /// `max_completion_tokens`, else `max_tokens`.
+    pub max_tokens: Option<u64>,
+    /// Text of the prompt by kinds of characters.
+    pub text: Classes,
+    /// Prompt tokens given as numbers.
+    pub token_ids: u64,
+    /// Entries of `messages`.
+    pub messages: u64,
+    /// Answers asked for: prompts × the larger of `n` and `best_of`.
+    pub sequences: u64,
+}
+
+/// Why a body cannot be what its path says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// What was wrong.
+    pub what: &'static str,
+    /// At which byte.
+    pub at: u64,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} at byte {}", self.what, self.at)
+    }
+}

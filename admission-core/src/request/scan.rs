@@ -1,0 +1,465 @@
+//! The state machine behind [`Scanner::feed`].
+
+use super::{Broken, Facts, MAX_DEPTH, MAX_MODEL_NAME};
+
+/// Longest key compared; longer ones are none that matter.
+const MAX_KEY: usize = 24;
+
+/// Longest number compared; longer ones are none that a limit could be.
+const MAX_LITERAL: usize = 40;
+
+/// Keys within messages whose strings are no text of the prompt: data, links and names.
+const NOT_TEXT: [&[u8]; 11] = [
+    b"data",
+    b"detail",
+    b"file_data",
+    b"file_id",
+    b"format",
+    b"id",
+    b"media_type",
+    b"role",
+    b"tool_call_id",
+    b"type",
+    b"url",
+];
+
+/// Reads a JSON request body chunk by chunk.
+///
+/// ```
+/// use admission_core::request::Scanner;
+///
+/// let mut scanner = Scanner::default();
+/// scanner.feed(br#"{"messages":[{"role":"user","content":"Hel"#);
+/// scanner.feed(br#"lo"}],"model":"llama"}"#);
+/// assert_eq!(scanner.finish(), Ok(()));
+/// assert_eq!(scanner.facts().model.as_deref(), Some("llama"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Scanner {
+    facts: Facts,
+    state: State,
+    depth: u32,
+    /// One bit for each open container: set for an object.
+    objects: u128,
+    field: Field,
+    counted_as_text: bool,
+    key: Buffer<MAX_KEY>,
+    literal: Buffer<MAX_LITERAL>,
+    model: Vec<u8>,
+    model_too_long: bool,
+    high_surrogate: Option<u16>,
+    prompts: u64,
+    n: u64,
+    best_of: u64,
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Before the body's `{`.
+    #[default]
+    Start,
+    /// A value, or the end of an array that may be empty.
+    Value {
+        or_end: bool,
+    },
+    /// A key, or the end of an object that may be empty.
+    Key {
+        or_end: bool,
+    },
+    Colon,
+    /// A comma or the end of the container.
+    AfterValue,
+    String(Text, InString),
+    Literal,
+    /// After the body's `}`.
+    Done,
+    Broken(Broken),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Text {
+    Key,
+    Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InString {
+    Plain,
+    Escape,
+    Unicode { digits: u8, unit: u16 },
+}
+
+/// The top-level field being read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Field {
+    #[default]
+    Other,
+    Model,
+    MaxTokens,
+    MaxCompletionTokens,
+    N,
+    BestOf,
+    Messages,
+    Prompt,
+    /// Declared to the model as they stand: keys count as well.
+    Declarations,
+}
+
+impl Field {
+    fn of_key(key: &[u8]) -> Self {
+        match key {
+            b"model" => Self::Model,
+            b"max_tokens" => Self::MaxTokens,
+            b"max_completion_tokens" => Self::MaxCompletionTokens,
+            b"n" => Self::N,
+            b"best_of" => Self::BestOf,
+            b"messages" => Self::Messages,
+            b"prompt" | b"suffix" => Self::Prompt,
+            b"tools" | b"functions" | b"response_format" => Self::Declarations,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Scanner {
+    /// Takes the next bytes of the body.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while let Some((&byte, after)) = rest.split_first() {
+            if let State::String(text, InString::Plain) = self.state {
+                let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).unwrap_or(rest.len());
+                let (content, behind) = rest.split_at_checked(end).unwrap_or((rest, &[]));
+                if !content.is_empty() {
+                    self.content(text, content);
+                    self.advance(content.len());
+                    rest = behind;
+                    continue;
+                }
+            }
+            self.step(byte);
+            self.advance(1);
+            rest = after;
+        }
+    }
+
+    /// Says that the body has ended.
+    ///
+    /// # Errors
+    /// [`Broken`] when the body is not one JSON object.
+    pub fn finish(&mut self) -> Result<(), Broken> {
+        match self.state {
+            State::Done => Ok(()),
+            State::Broken(broken) => Err(broken),
+            _ => Err(Broken { what: "the body ends too early", at: self.facts.bytes }),
+        }
+    }
+
+    /// What is wrong with what was seen so far, if anything is.
+    #[must_use]
+    pub fn broken(&self) -> Option<Broken> {
+        match self.state {
+            State::Broken(broken) => Some(broken),
+            _ => None,
+        }
+    }
+
+    /// What was found so far.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        Facts {
+            max_tokens: self.max_completion_tokens.or(self.max_tokens),
+            sequences: self.prompts.max(1).saturating_mul(self.n.max(self.best_of).max(1)),
+            ..self.facts.clone()
+        }
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.facts.bytes = self.facts.bytes.saturating_add(bytes as u64);
+    }
+
+    fn step(&mut self, byte: u8) {
+        match self.state {
+            State::String(text, within) => self.state = self.string_byte(text, within, byte),
+            State::Literal if !matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n') => {
+                self.literal.push(byte)
+            }
+            State::Literal => {
+                self.literal_ended();
+                self.state = State::AfterValue;
+                self.step(byte);
+            }
+            State::Broken(_) => {}
+            _ if matches!(byte, b' ' | b'\t' | b'\r' | b'\n') => {}
+            State::Start if byte == b'{' => self.open(true),
+            State::Start => self.fail("a JSON object was expected"),
+            State::Value { or_end: true } if byte == b']' => self.close(false),
+            State::Value { .. } => self.begin_value(byte),
+            State::Key { or_end: true } if byte == b'}' => self.close(true),
+            State::Key { .. } if byte == b'"' => self.begin_key(),
+            State::Key { .. } => self.fail("a key was expected"),
+            State::Colon if byte == b':' => self.state = State::Value { or_end: false },
+            State::Colon => self.fail("`:` was expected"),
+            State::AfterValue => self.after_value(byte),
+            State::Done => self.fail("something follows the JSON object"),
+        }
+    }
+
+    fn fail(&mut self, what: &'static str) {
+        self.state = State::Broken(Broken { what, at: self.facts.bytes });
+    }
+
+    fn in_object(&self) -> bool {
+        self.objects & 1 == 1
+    }
+
+    fn open(&mut self, object: bool) {
+        if self.depth >= MAX_DEPTH {
+            return self.fail("the body is nested too deeply");
+        }
+        self.depth = self.depth.saturating_add(1);
+        self.objects = self.objects << 1 | u128::from(object);
+        match (self.field, self.depth, object) {
+            (Field::Messages, 3, true) => self.facts.messages = self.facts.messages.saturating_add(1),
+            (Field::Prompt, 3, false) => self.prompts = self.prompts.saturating_add(1),
+            _ => {}
+        }
+        self.state = if object { State::Key { or_end: true } } else { State::Value { or_end: true } };
+    }
+
+    fn close(&mut self, object: bool) {
+        if self.in_object() != object {
+            return self.fail("brackets do not match");
+        }
+        self.depth = self.depth.saturating_sub(1);
+        self.objects >>= 1;
+        self.state = if self.depth == 0 { State::Done } else { State::AfterValue };
+    }
+
+    fn begin_key(&mut self) {
+        self.key.clear();
+        self.state = State::String(Text::Key, InString::Plain);
+    }
+
+    fn begin_value(&mut self, byte: u8) {
+        match byte {
+            b'{' => self.open(true),
+            b'[' => self.open(false),
+            b'"' => {
+                match (self.field, self.depth) {
+                    (Field::Model, 1) => {
+                        self.model.clear();
+                        self.model_too_long = false;
+                    }
+                    (Field::Prompt, 2) => self.prompts = self.prompts.saturating_add(1),
+                    _ => {}
+                }
+                self.counted_as_text = self.is_text();
+                self.state = State::String(Text::Value, InString::Plain);
+            }
+            b',' | b':' | b'}' | b']' => self.fail("a value was expected"),
+            _ => {
+                self.literal.clear();
+                self.literal.push(byte);
+                self.state = State::Literal;
+            }
+        }
+    }
+
+    fn after_value(&mut self, byte: u8) {
+        match byte {
+            b',' if self.in_object() => self.state = State::Key { or_end: false },
+            b',' => self.state = State::Value { or_end: false },
+            b'}' => self.close(true),
+            b']' => self.close(false),
+            _ => self.fail("`,` or a closing bracket was expected"),
+        }
+    }
+
+    /// Whether the string about to be read is part of the prompt.
+    fn is_text(&self) -> bool {
+        match self.field {
+            Field::Prompt | Field::Declarations => true,
+            Field::Messages => self.depth < 3 || !NOT_TEXT.contains(&self.key.bytes()),
+            _ => false,
+        }
+    }
+
+    fn content(&mut self, text: Text, bytes: &[u8]) {
+        match text {
+            Text::Key => {
+                bytes.iter().for_each(|byte| self.key.push(*byte));
+                if self.field == Field::Declarations && self.depth > 1 {
+                    self.facts.text.add_bytes(bytes);
+                }
+            }
+            Text::Value if self.field == Field::Model && self.depth == 1 => self.model_bytes(bytes),
+            Text::Value if self.counted_as_text => self.facts.text.add_bytes(bytes),
+            Text::Value => {}
+        }
+    }
+
+    fn model_bytes(&mut self, bytes: &[u8]) {
+        self.model_too_long |= self.model.len().saturating_add(bytes.len()) > MAX_MODEL_NAME;
+        if !self.model_too_long {
+            self.model.extend_from_slice(bytes);
+        }
+    }
+
+    fn string_byte(&mut self, text: Text, within: InString, byte: u8) -> State {
+        match (within, byte) {
+            (InString::Plain, b'"') => return self.string_ended(text),
+            (InString::Plain, b'\\') => return State::String(text, InString::Escape),
+            (InString::Plain, _) => self.content(text, &[byte]),
+            (InString::Escape, b'u') => return State::String(text, InString::Unicode { digits: 0, unit: 0 }),
+            (InString::Escape, _) => match unescaped(byte) {
+                Some(plain) => self.content(text, &[plain]),
+                None => return State::Broken(Broken { what: "an unknown escape", at: self.facts.bytes }),
+            },
+            (InString::Unicode { digits, unit }, _) => {
+                let Some(digit) = char::from(byte).to_digit(16) else {
+                    return State::Broken(Broken {
+                        what: "an escape needs four hexadecimal digits",
+                        at: self.facts.bytes,
+                    });
+                };
+                let unit = unit << 4 | digit as u16;
+                if digits < 3 {
+                    return State::String(text, InString::Unicode { digits: digits.saturating_add(1), unit });
+                }
+                self.utf16_unit(text, unit);
+            }
+        }
+        State::String(text, InString::Plain)
+    }
+
+    /// Text is weighed by the unit; names are compared, so there the character is put together.
+    fn utf16_unit(&mut self, text: Text, unit: u16) {
+        let weighed = match text {
+            Text::Key => self.field == Field::Declarations && self.depth > 1,
+            Text::Value => self.counted_as_text,
+        };
+        if weighed {
+            self.facts.text.add_utf16(unit);
+        }
+        let named = text == Text::Key || self.field == Field::Model && self.depth == 1;
+        if !named {
+            return;
+        }
+        let units = self.high_surrogate.take().into_iter().chain([unit]);
+        if (0xd800..0xdc00).contains(&unit) {
+            self.high_surrogate = Some(unit);
+            return;
+        }
+        for char in char::decode_utf16(units).map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER)) {
+            let mut utf8 = [0; 4];
+            let bytes = char.encode_utf8(&mut utf8).as_bytes();
+            match text {
+                Text::Key => bytes.iter().for_each(|byte| self.key.push(*byte)),
+                Text::Value => self.model_bytes(bytes),
+            }
+        }
+    }
+
+    fn string_ended(&mut self, text: Text) -> State {
+        self.facts.text.end_string();
+        self.high_surrogate = None;
+        match text {
+            Text::Key => {
+                if self.depth == 1 {
+                    self.field = Field::of_key(self.key.bytes());
+                    self.field_begins();
+                }
+                State::Colon
+            }
+            Text::Value => {
+                if self.field == Field::Model && self.depth == 1 {
+                    let name = std::mem::take(&mut self.model);
+                    self.facts.model = String::from_utf8(name).ok().filter(|_| !self.model_too_long);
+                }
+                State::AfterValue
+            }
+        }
+    }
+
+    /// Of a key that stands twice, parsers take the last.
+    fn field_begins(&mut self) {
+        match self.field {
+            Field::Model => self.facts.model = None,
+            Field::MaxTokens => self.max_tokens = None,
+            Field::MaxCompletionTokens => self.max_completion_tokens = None,
+            Field::N => self.n = 0,
+            Field::BestOf => self.best_of = 0,
+            _ => {}
+        }
+    }
+
+    fn literal_ended(&mut self) {
+        let number = whole_number(self.literal.bytes());
+        match (self.field, self.depth) {
+            (Field::MaxTokens, 1) => self.max_tokens = number,
+            (Field::MaxCompletionTokens, 1) => self.max_completion_tokens = number,
+            (Field::N, 1) => self.n = number.unwrap_or(0),
+            (Field::BestOf, 1) => self.best_of = number.unwrap_or(0),
+            (Field::Prompt, 2 | 3) if number.is_some() => self.facts.token_ids = self.facts.token_ids.saturating_add(1),
+            _ => {}
+        }
+    }
+}
+
+const fn unescaped(byte: u8) -> Option<u8> {
+    match byte {
+        b'"' | b'\\' | b'/' => Some(byte),
+        b'b' => Some(8),
+        b'f' => Some(12),
+        b'n' => Some(b'\n'),
+        b'r' => Some(b'\r'),
+        b't' => Some(b'\t'),
+        _ => None,
+    }
+}
+
+/// A number as a count: parsers that want an integer take `5.0` and `5e0` too. Nothing for what is no count.
+fn whole_number(literal: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(literal).ok()?;
+    if let Ok(number) = text.parse::<u64>() {
+        return Some(number);
+    }
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)?;
+    Some(number as u64)
+}
+
+/// Bytes up to a length; one too many and it holds none, so that it equals nothing.
+#[derive(Clone, Debug)]
+struct Buffer<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+    overflowed: bool,
+}
+
+impl<const N: usize> Default for Buffer<N> {
+    fn default() -> Self {
+        Self { bytes: [0; N], length: 0, overflowed: false }
+    }
+}
+
+impl<const N: usize> Buffer<N> {
+    fn clear(&mut self) {
+        (self.length, self.overflowed) = (0, false);
+    }
+
+    fn push(&mut self, byte: u8) {
+        match self.bytes.get_mut(self.length) {
+            Some(place) => {
+                *place = byte;
+                self.length = self.length.saturating_add(1);
+            }
+            None => self.overflowed = true,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.overflowed { &[] } else { self.bytes.get(..self.length).unwrap_or_default() }
+    }
+}

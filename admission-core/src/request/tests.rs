@@ -1,0 +1,161 @@
+use super::text::Class;
+use super::*;
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn scan(body: &[u8]) -> Result<Facts, Broken> {
+    let mut scanner = Scanner::default();
+    scanner.feed(body);
+    scanner.finish().map(|()| scanner.facts())
+}
+
+fn facts(body: &str) -> Facts {
+    scan(body.as_bytes()).unwrap()
+}
+
+const CHAT: &str = r#" {"messages": [ {"role": "system", "content": "Be brief.\n"},
+    {"role": "user", "content": [{"type": "text", "text": "Caf\u00e9 42 \ud83d\ude00 世界"},
+      {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}]}],
+    "temperature": 0.5, "stop": ["\n\n", null], "max_tokens": 64, "n": 2, "stream": true,
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}], "model": "llama-3.3-70b"} "#;
+
+#[test]
+fn reads_a_chat_request_in_any_key_order() {
+    let facts = facts(CHAT);
+    assert_eq!(facts.model.as_deref(), Some("llama-3.3-70b"));
+    assert_eq!((facts.max_tokens, facts.sequences, facts.messages), (Some(64), 2, 2));
+    assert_eq!(facts.bytes, CHAT.len() as u64);
+    let count = |class| facts.text.count(class);
+    assert_eq!((count(Class::TwoBytes), count(Class::ThreeBytes), count(Class::FourBytes)), (1, 2, 1));
+    assert_eq!((count(Class::Digit), count(Class::Control)), (2, 1), "no data of the image, no role, no stop");
+    assert_eq!(facts.text.words, 3 + 6, "Be brief Caf + the tools with their keys");
+}
+
+#[test]
+fn chunk_borders_anywhere_change_nothing() {
+    let whole = facts(CHAT);
+    for border in 0..CHAT.len() {
+        let mut scanner = Scanner::default();
+        let (first, second) = CHAT.as_bytes().split_at(border);
+        scanner.feed(first);
+        scanner.feed(second);
+        assert_eq!(scanner.finish(), Ok(()), "border at {border}");
+        assert_eq!(scanner.facts(), whole, "border at {border}");
+    }
+    let mut scanner = Scanner::default();
+    CHAT.as_bytes().iter().for_each(|byte| scanner.feed(&[*byte]));
+    assert_eq!(scanner.facts(), whole);
+}
+
+#[test]
+fn prompts_are_text_a_list_or_token_ids() {
+    let read = |prompt: &str| facts(&format!(r#"{{"prompt": {prompt}, "best_of": 3}}"#));
+    let text = read(r#""two words""#);
+    assert_eq!((text.text.words, text.sequences, text.token_ids), (2, 3, 0));
+    assert_eq!(read(r#"["a", "b"]"#).sequences, 6);
+    let ids = read("[1, 2, 30000]");
+    assert_eq!((ids.token_ids, ids.sequences), (3, 3));
+    let lists = read("[[1, 2], [3]]");
+    assert_eq!((lists.token_ids, lists.sequences), (3, 6));
+    assert_eq!(read("[]").token_ids, 0);
+}
+
+#[test]
+fn the_last_of_equal_keys_counts_and_escaped_keys_are_the_same_keys() {
+    let facts = facts(r#"{"model": "a", "max_tokens": 5, "mod\u0065l": "b", "max_tokens": 7, "model\u0000": "c"}"#);
+    assert_eq!((facts.model.as_deref(), facts.max_tokens), (Some("b"), Some(7)));
+    assert_eq!(scan(r#"{"model": "a", "model": null}"#.as_bytes()).unwrap().model, None);
+}
+
+#[test]
+fn model_names_are_decoded_and_bounded() {
+    assert_eq!(facts(r#"{"model": "\ud83d\ude00\/é"}"#).model.as_deref(), Some("😀/é"));
+    assert_eq!(facts(r#"{"model": "\ud83dx"}"#).model.as_deref(), Some("x"), "half a pair is dropped");
+    assert_eq!(facts(&format!(r#"{{"model": "{}"}}"#, "m".repeat(256))).model.map(|name| name.len()), Some(256));
+    assert_eq!(facts(&format!(r#"{{"model": "{}"}}"#, "m".repeat(257))).model, None);
+    assert_eq!(scan(b"{\"model\": \"\xff\xfe\"}").unwrap().model, None, "invalid UTF-8 names no model");
+}
+
+#[test]
+fn limits_are_counts_or_nothing() {
+    let limit = |number: &str| facts(&format!(r#"{{"max_tokens": {number}}}"#)).max_tokens;
+    assert_eq!((limit("0"), limit("16.0"), limit("1e3")), (Some(0), Some(16), Some(1_000)));
+    assert_eq!((limit("18446744073709551615"), limit("1e300")), (Some(u64::MAX), Some(u64::MAX)));
+    for none in ["1e999", "-1", "-1e999", "null", "true", "\"9\"", "{}", "NaN", &"9".repeat(400)] {
+        assert_eq!(limit(none), None, "{none}");
+    }
+    assert_eq!(facts(r#"{"max_completion_tokens": 3, "max_tokens": 9}"#).max_tokens, Some(3));
+    assert_eq!(facts(r#"{"n": 1e30, "prompt": ["a", "b"]}"#).sequences, u64::MAX, "nothing wraps");
+}
+
+#[test]
+fn only_the_top_level_is_read_for_limits_and_model() {
+    let facts = facts(r#"{"metadata": {"model": "no", "max_tokens": 9, "messages": [{}]}, "x": [{"n": 5}]}"#);
+    assert_eq!((facts.model, facts.max_tokens, facts.messages, facts.sequences), (None, None, 0, 1));
+}
+
+#[test]
+fn what_is_no_json_object_is_broken_where_it_breaks() {
+    let cases: [(&[u8], &str, u64); 14] = [
+        (b"", "ends too early", 0),
+        (b"[1]", "object was expected", 0),
+        (b"\xef\xbb\xbf{}", "object was expected", 0),
+        (b"{\"a\":1", "ends too early", 6),
+        (b"{\"a\":\"b", "ends too early", 7),
+        (b"{\"a\" 1}", "`:` was expected", 5),
+        (b"{\"a\":}", "a value was expected", 5),
+        (b"{\"a\":1,}", "a key was expected", 7),
+        (b"{\"a\":[1}", "brackets", 7),
+        (b"{\"a\":[1 2]}", "closing bracket", 8),
+        (b"{\"a\":\"\\x\"}", "unknown escape", 7),
+        (b"{\"a\":\"\\u12g4\"}", "hexadecimal", 10),
+        (b"{} {}", "follows", 3),
+        (b"{,}", "a key was expected", 1),
+    ];
+    for (body, what, at) in cases {
+        let broken = scan(body).unwrap_err();
+        assert!(broken.what.contains(what) && broken.at == at, "{:?}: {broken}", String::from_utf8_lossy(body));
+    }
+}
+
+#[test]
+fn nesting_is_read_to_a_depth_and_refused_beyond() {
+    let nested = |depth: usize| format!(r#"{{"a":{}1{}}}"#, "[".repeat(depth), "]".repeat(depth));
+    assert!(scan(nested(126).as_bytes()).is_ok());
+    assert!(scan(nested(127).as_bytes()).unwrap_err().what.contains("too deeply"));
+    assert!(scan("[{".repeat(100_000).as_bytes()).is_err());
+    let objects = format!(r#"{}1{}"#, r#"{"a":"#.repeat(127), "}".repeat(127));
+    assert!(scan(objects.as_bytes()).is_ok());
+}
+
+#[test]
+fn no_bytes_break_the_scanner() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let alphabet = b"{}[]\",:\\u0d8model\xff\xc3 1e-";
+    for _ in 0..20_000 {
+        let body: Vec<u8> = (0..rng.usize(..60)).map(|_| alphabet[rng.usize(..alphabet.len())]).collect();
+        let _ = scan(&body);
+    }
+}
+
+/// serde_json is the reference for what is well formed: everything it takes, the scanner takes, with the same fields.
+#[test]
+fn agrees_with_a_json_parser_on_mutated_requests() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    for _ in 0..20_000 {
+        let mut body = CHAT.as_bytes().to_vec();
+        for _ in 0..rng.usize(..3) {
+            let place = rng.usize(..body.len());
+            match rng.u8(..3) {
+                0 => drop(body.remove(place)),
+                1 => body[place] = rng.u8(32..127),
+                _ => body.insert(place, b"{}[]\",:\\"[rng.usize(..8)]),
+            }
+        }
+        let Ok(serde_json::Value::Object(reference)) = serde_json::from_slice(&body) else { continue };
+        let facts = scan(&body).unwrap_or_else(|broken| panic!("{broken}: {}", String::from_utf8_lossy(&body)));
+        assert_eq!(facts.model.as_deref(), reference.get("model").and_then(serde_json::Value::as_str));
+        let limit = reference.get("max_tokens").and_then(serde_json::Value::as_f64).filter(|limit| *limit >= 0.0);
+        assert_eq!(facts.max_tokens, limit.map(|limit| limit as u64), "{}", String::from_utf8_lossy(&body));
+    }
+}
