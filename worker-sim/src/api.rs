@@ -1,0 +1,178 @@
+//! The HTTP face of a worker.
+
+mod refusal;
+mod reply;
+mod request;
+mod stream;
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::hub::Hub;
+use crate::page;
+use crate::stats::{Door, Seat};
+use crate::{Config, Fault, Stats};
+use refusal::Refusal;
+use reply::Envelope;
+use request::{Api, Job};
+
+/// Largest request body, in bytes.
+const BODY_LIMIT: usize = 256 << 20;
+
+/// Everything the handlers share.
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) hub: Arc<Hub>,
+    door: Arc<Door>,
+    faults: Mutex<BTreeSet<Fault>>,
+    next_reply: AtomicU64,
+    /// Seconds since 1970.
+    started: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Faults {
+    faults: BTreeSet<Fault>,
+}
+
+impl App {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            hub: Arc::new(Hub::new(&config)),
+            door: Arc::default(),
+            faults: Mutex::new(config.faults.iter().copied().collect()),
+            next_reply: AtomicU64::new(0),
+            started: wall_seconds(),
+            config,
+        }
+    }
+
+    pub(crate) fn set_faults(&self, faults: impl IntoIterator<Item = Fault>) {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults.into_iter().collect();
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats { peak_running: self.hub.peak_running(), ..self.door.seen() };
+        for rank in self.hub.snapshots() {
+            stats.running += rank.running;
+            stats.waiting += rank.waiting;
+            stats.preemptions += rank.preemptions;
+            stats.aborted += rank.record.aborted;
+            stats.finished += rank.record.finished;
+        }
+        stats
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).contains(&fault)
+    }
+
+    fn envelope(&self, api: Api) -> Envelope {
+        let number = self.next_reply.fetch_add(1, Ordering::Relaxed);
+        let prefix = match api {
+            Api::Chat => "chatcmpl",
+            Api::Completions => "cmpl",
+        };
+        let (id, created) = (format!("{prefix}-{number:016x}"), wall_seconds() as u64);
+        Envelope { api, id, created, model: self.config.model.clone() }
+    }
+}
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(|app, request| infer(app, request, Api::Chat)))
+        .route("/v1/completions", post(|app, request| infer(app, request, Api::Completions)))
+        .route("/v1/models", get(models))
+        .route("/health", get(|| async {}))
+        .route("/metrics", get(metrics))
+        .route("/sim/stats", get(|State(app): State<Arc<App>>| async move { Json(app.stats()) }))
+        .route("/sim/faults", post(faults))
+        .with_state(app)
+}
+
+async fn infer(State(app): State<Arc<App>>, request: Request, api: Api) -> Response {
+    let (head, body) = request.into_parts();
+    app.door.receive(&head.headers);
+    let body = match to_bytes(body, BODY_LIMIT).await {
+        Ok(body) => body,
+        Err(error) => return Refusal::Malformed(error.to_string()).into_response(),
+    };
+    // From here on the request is inside; dropping the handler, as a lost connection does, takes it out again.
+    let seat = app.door.enter();
+    if app.has(Fault::Hang) {
+        let _swallowed = seat.swallow();
+        pending::<()>().await;
+    }
+    match answer(&app, api, &body, seat).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Response, Refusal> {
+    if app.has(Fault::Refuse503) {
+        return Err(Refusal::Unavailable);
+    }
+    let job = Job::parse(api, body, &app.config)?;
+    let mut ticket = app.hub.submit(&job.wishes).map_err(Refusal::NeverFits)?;
+    let envelope = app.envelope(api);
+    if job.stream {
+        return Ok(stream::respond(envelope, &job, ticket, seat));
+    }
+    while ticket.next().await.is_some() {}
+    let body = envelope.plain(&job);
+    drop(seat);
+    Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+async fn models(State(app): State<Arc<App>>) -> Response {
+    let model = json!({
+        "id": app.config.model,
+        "object": "model",
+        "created": app.started as u64,
+        "owned_by": "vllm",
+        "root": app.config.model,
+        "parent": null,
+        "max_model_len": app.config.max_model_len,
+        "permission": [],
+    });
+    Json(json!({"object": "list", "data": [model]})).into_response()
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Response {
+    if app.has(Fault::HangMetrics) {
+        pending::<()>().await;
+    }
+    let page = if app.has(Fault::GarbageMetrics) {
+        Body::from(page::garbage())
+    } else {
+        Body::from(page::render(&app.config, app.started, &app.hub.snapshots()))
+    };
+    ([(CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page).into_response()
+}
+
+async fn faults(State(app): State<Arc<App>>, body: Bytes) -> Response {
+    match serde_json::from_slice::<Faults>(&body) {
+        Ok(wanted) => {
+            app.set_faults(wanted.faults.iter().copied());
+            Json(wanted).into_response()
+        }
+        Err(error) => Refusal::Malformed(error.to_string()).into_response(),
+    }
+}
+
+fn wall_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,93 @@
+//! Requests that get no tokens, in vLLM's words and shape.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::engine::NeverFits;
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The body cannot be read as a request.
+    Malformed(String),
+    /// A field has a value that no request may have.
+    Invalid { param: &'static str, message: String },
+    /// Another model than the one served.
+    UnknownModel(String),
+    /// The prompt leaves no room for output.
+    TooLong { prompt: u32, max_model_len: u32 },
+    /// More output asked for than the model can ever give.
+    TooManyOut { max_tokens: u64, max_model_len: u32 },
+    /// More KV blocks needed than there are.
+    NeverFits(NeverFits),
+    /// The server takes nothing now.
+    Unavailable,
+}
+
+#[derive(Serialize)]
+struct Body {
+    error: Error,
+}
+
+#[derive(Serialize)]
+struct Error {
+    message: String,
+    r#type: &'static str,
+    param: Option<&'static str>,
+    code: u16,
+}
+
+impl Refusal {
+    fn status(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::UnknownModel(_) => (StatusCode::NOT_FOUND, "NotFoundError"),
+            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError"),
+            Self::Malformed(_)
+            | Self::Invalid { .. }
+            | Self::TooLong { .. }
+            | Self::TooManyOut { .. }
+            | Self::NeverFits(_) => (StatusCode::BAD_REQUEST, "BadRequestError"),
+        }
+    }
+
+    fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::Malformed(_) | Self::Unavailable => None,
+            Self::Invalid { param, .. } => Some(param),
+            Self::UnknownModel(_) => Some("model"),
+            Self::TooLong { .. } | Self::NeverFits(_) => Some("input_tokens"),
+            Self::TooManyOut { .. } => Some("max_tokens"),
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Malformed(problem) => format!("The request body cannot be read: {problem}"),
+            Self::Invalid { message, .. } => message.clone(),
+            Self::UnknownModel(model) => format!("The model `{model}` does not exist."),
+            Self::TooLong { prompt, max_model_len } => format!(
+                "This model's maximum context length is {max_model_len} tokens. However, your prompt contains at least \
+                 {prompt} input tokens, which exceeds this limit even without any output tokens. Please reduce the \
+                 length of the input prompt. (parameter=input_tokens, value={prompt})"
+            ),
+            Self::TooManyOut { max_tokens, max_model_len } => format!(
+                "max_tokens={max_tokens} cannot be greater than max_model_len={max_model_len}. Please request fewer \
+                 output tokens. (parameter=max_tokens, value={max_tokens})"
+            ),
+            Self::NeverFits(NeverFits { needed, total }) => {
+                format!("The request needs {needed} KV cache blocks at its end, but the worker has only {total}.")
+            }
+            Self::Unavailable => "The server is overloaded. Please try again later.".to_owned(),
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, kind) = self.status();
+        let error = Error { message: self.message(), r#type: kind, param: self.param(), code: status.as_u16() };
+        (status, Json(Body { error })).into_response()
+    }
+}

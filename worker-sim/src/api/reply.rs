@@ -1,0 +1,300 @@
+//! The bodies of answers, field by field in vLLM's order.
+//!
+//! Fields that vLLM sends as null are units here; one that it sends in some chunks only is an `Option` of a unit.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::request::{Api, Job};
+
+/// Words of the made-up output: the token at place `i` is word `i` modulo their number.
+const WORDS: [&str; 16] = [
+    " the", " slow", " water", " finds", " its", " own", " level", " behind", " a", " gate", " that", " opens",
+    " when", " there", " is", " room",
+];
+const FINGERPRINT: &str = "worker-sim";
+const LENGTH: &str = "length";
+
+/// The text of the token at this place of an output.
+pub(super) fn word(index: u32) -> &'static str {
+    WORDS[index as usize % WORDS.len()]
+}
+
+/// What all chunks of an answer have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Envelope {
+    pub(super) api: Api,
+    pub(super) id: String,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    pub(super) model: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Usage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+    completion_tokens: u64,
+}
+
+#[derive(Serialize)]
+struct Reply<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<C>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_fingerprint: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_text: Option<()>,
+}
+
+#[derive(Serialize)]
+struct ChatDelta {
+    index: usize,
+    delta: Delta,
+    logprobs: (),
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<()>,
+}
+
+#[derive(Serialize)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    content: &'static str,
+}
+
+#[derive(Serialize)]
+struct TextDelta {
+    index: usize,
+    text: &'static str,
+    logprobs: (),
+    finish_reason: Option<&'static str>,
+    stop_reason: (),
+    prompt_token_ids: (),
+    token_ids: (),
+}
+
+#[derive(Serialize)]
+struct PlainChat<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<ChatChoice>,
+    service_tier: (),
+    system_fingerprint: &'static str,
+    usage: PlainUsage,
+    prompt_logprobs: (),
+    prompt_token_ids: (),
+    prompt_text: (),
+    kv_transfer_params: (),
+    ec_transfer_params: (),
+    metrics: (),
+}
+
+#[derive(Serialize)]
+struct ChatChoice {
+    index: usize,
+    message: ChatMessage,
+    logprobs: (),
+    finish_reason: &'static str,
+    stop_reason: (),
+    token_ids: (),
+    routed_experts: (),
+}
+
+#[derive(Serialize)]
+struct ChatMessage {
+    role: &'static str,
+    content: String,
+    refusal: (),
+    annotations: (),
+    audio: (),
+    function_call: (),
+    reasoning: (),
+}
+
+#[derive(Serialize)]
+struct PlainText<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<TextChoice>,
+    service_tier: (),
+    system_fingerprint: &'static str,
+    usage: PlainUsage,
+    kv_transfer_params: (),
+}
+
+#[derive(Serialize)]
+struct TextChoice {
+    index: usize,
+    text: String,
+    logprobs: (),
+    finish_reason: &'static str,
+    stop_reason: (),
+    token_ids: (),
+    prompt_logprobs: (),
+    prompt_token_ids: (),
+}
+
+#[derive(Serialize)]
+struct PlainUsage {
+    #[serde(flatten)]
+    usage: Usage,
+    prompt_tokens_details: (),
+    completion_tokens_details: (),
+}
+
+impl Usage {
+    pub(super) fn of(job: &Job) -> Self {
+        let prompt_tokens = job.prompt_tokens;
+        let completion_tokens = job.wishes.iter().map(|wish| u64::from(wish.output)).sum();
+        Self { prompt_tokens, total_tokens: prompt_tokens + completion_tokens, completion_tokens }
+    }
+}
+
+impl Envelope {
+    /// The chunk that opens a choice of a chat, without content.
+    pub(super) fn role_chunk(&self, choice: usize) -> Bytes {
+        let delta = Delta { role: Some("assistant"), content: "" };
+        let chat =
+            ChatDelta { index: choice, delta, logprobs: (), finish_reason: None, stop_reason: None, token_ids: None };
+        event(&Reply { prompt_token_ids: Some(()), prompt_text: Some(()), ..self.chunk(vec![chat]) })
+    }
+
+    /// The chunk of one token; the last one carries the reason of the end.
+    pub(super) fn token_chunk(&self, choice: usize, index: u32, last: bool) -> Bytes {
+        let finish_reason = last.then_some(LENGTH);
+        match self.api {
+            Api::Chat => event(&self.chunk(vec![ChatDelta {
+                index: choice,
+                delta: Delta { role: None, content: word(index) },
+                logprobs: (),
+                finish_reason,
+                stop_reason: last.then_some(()),
+                token_ids: Some(()),
+            }])),
+            Api::Completions => event(&self.chunk(vec![TextDelta {
+                index: choice,
+                text: word(index),
+                logprobs: (),
+                finish_reason,
+                stop_reason: (),
+                prompt_token_ids: (),
+                token_ids: (),
+            }])),
+        }
+    }
+
+    /// The chunk without choices that tells the usage.
+    pub(super) fn usage_chunk(&self, usage: Usage) -> Bytes {
+        let chunk = self.chunk(Vec::<()>::new());
+        event(&Reply { usage: Some(usage), system_fingerprint: Some(FINGERPRINT), ..chunk })
+    }
+
+    /// The whole answer in one body.
+    pub(super) fn plain(&self, job: &Job) -> Vec<u8> {
+        let usage = PlainUsage { usage: Usage::of(job), prompt_tokens_details: (), completion_tokens_details: () };
+        let texts = job.wishes.iter().map(|wish| (0..wish.output).map(word).collect::<String>()).enumerate();
+        match self.api {
+            Api::Chat => json(&PlainChat {
+                id: &self.id,
+                object: "chat.completion",
+                created: self.created,
+                model: &self.model,
+                choices: texts.map(|(index, text)| ChatChoice::new(index, text)).collect(),
+                service_tier: (),
+                system_fingerprint: FINGERPRINT,
+                usage,
+                prompt_logprobs: (),
+                prompt_token_ids: (),
+                prompt_text: (),
+                kv_transfer_params: (),
+                ec_transfer_params: (),
+                metrics: (),
+            }),
+            Api::Completions => json(&PlainText {
+                id: &self.id,
+                object: "text_completion",
+                created: self.created,
+                model: &self.model,
+                choices: texts.map(|(index, text)| TextChoice::new(index, text)).collect(),
+                service_tier: (),
+                system_fingerprint: FINGERPRINT,
+                usage,
+                kv_transfer_params: (),
+            }),
+        }
+    }
+
+    fn chunk<C>(&self, choices: Vec<C>) -> Reply<'_, C> {
+        let object = match self.api {
+            Api::Chat => "chat.completion.chunk",
+            Api::Completions => "text_completion",
+        };
+        Reply {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage: None,
+            system_fingerprint: None,
+            prompt_token_ids: None,
+            prompt_text: None,
+        }
+    }
+}
+
+impl ChatChoice {
+    fn new(index: usize, content: String) -> Self {
+        let message = ChatMessage {
+            role: "assistant",
+            content,
+            refusal: (),
+            annotations: (),
+            audio: (),
+            function_call: (),
+            reasoning: (),
+        };
+        Self { index, message, logprobs: (), finish_reason: LENGTH, stop_reason: (), token_ids: (), routed_experts: () }
+    }
+}
+
+impl TextChoice {
+    fn new(index: usize, text: String) -> Self {
+        Self {
+            index,
+            text,
+            logprobs: (),
+            finish_reason: LENGTH,
+            stop_reason: (),
+            token_ids: (),
+            prompt_logprobs: (),
+            prompt_token_ids: (),
+        }
+    }
+}
+
+fn event(chunk: &impl Serialize) -> Bytes {
+    let mut event = b"data: ".to_vec();
+    event.extend(json(chunk));
+    event.extend(b"\n\n");
+    Bytes::from(event)
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}

@@ -1,0 +1,230 @@
+//! From a request's body to the sequences it asks for.
+
+use serde::Deserialize;
+
+use super::refusal::Refusal;
+use crate::Config;
+use crate::hub::Wish;
+
+/// Output tokens when the request names no number.
+const DEFAULT_OUTPUT_TOKENS: u64 = 128;
+/// Bytes of text that count as one token.
+const BYTES_PER_TOKEN: usize = 4;
+/// Most sequences of one request.
+const MAX_SEQUENCES: usize = 128;
+
+/// Which of the two inference endpoints was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Api {
+    Chat,
+    Completions,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Job {
+    pub(crate) wishes: Vec<Wish>,
+    /// Tokens of all prompts, each counted once however many choices it has.
+    pub(crate) prompt_tokens: u64,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    model: Option<String>,
+    messages: Option<Vec<Message>>,
+    prompt: Option<Prompt>,
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+    n: Option<usize>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    content: Option<Content>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    text: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+    Texts(Vec<String>),
+    IdLists(Vec<Vec<u32>>),
+}
+
+impl Job {
+    /// Reads a body and holds it against what the worker can do.
+    ///
+    /// # Errors
+    /// The first reason to refuse it, in the order in which vLLM looks: shape, model, values, lengths.
+    pub(crate) fn parse(api: Api, body: &[u8], config: &Config) -> Result<Self, Refusal> {
+        let body: Body = serde_json::from_slice(body).map_err(|error| Refusal::Malformed(error.to_string()))?;
+        if let Some(model) = body.model.as_ref().filter(|model| **model != config.model) {
+            return Err(Refusal::UnknownModel(model.clone()));
+        }
+        let prompts = prompts(api, &body)?;
+        let choices = choices(&body, prompts.len())?;
+        let max_tokens = max_tokens(&body, config)?;
+        let wish = |prompt| wish(prompt, max_tokens, config);
+        let of_each = prompts.iter().map(|prompt| wish(*prompt)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            prompt_tokens: of_each.iter().map(|wish| u64::from(wish.prompt)).sum(),
+            wishes: of_each.into_iter().flat_map(|wish| std::iter::repeat_n(wish, choices)).collect(),
+            stream: body.stream.unwrap_or(false),
+            include_usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+        })
+    }
+}
+
+/// The tokens of each prompt.
+fn prompts(api: Api, body: &Body) -> Result<Vec<usize>, Refusal> {
+    let missing = |param: &'static str| Refusal::Invalid { param, message: format!("`{param}` is required.") };
+    let prompts = match api {
+        Api::Chat => {
+            let messages = body.messages.as_ref().filter(|messages| !messages.is_empty());
+            let messages = messages.ok_or_else(|| missing("messages"))?;
+            vec![tokens_of_text(messages.iter().map(Message::bytes).sum())]
+        }
+        Api::Completions => match body.prompt.as_ref().ok_or_else(|| missing("prompt"))? {
+            Prompt::Text(text) => vec![tokens_of_text(text.len())],
+            Prompt::Ids(ids) => vec![ids.len()],
+            Prompt::Texts(texts) => texts.iter().map(|text| tokens_of_text(text.len())).collect(),
+            Prompt::IdLists(lists) => lists.iter().map(Vec::len).collect(),
+        },
+    };
+    if prompts.is_empty() || prompts.contains(&0) {
+        return Err(Refusal::Invalid { param: "prompt", message: "`prompt` is empty.".to_owned() });
+    }
+    Ok(prompts)
+}
+
+/// A text of any kind: its bytes by four, rounded up; an empty one is one token, as if it began with a marker.
+fn tokens_of_text(bytes: usize) -> usize {
+    bytes.div_ceil(BYTES_PER_TOKEN).max(1)
+}
+
+fn choices(body: &Body, prompts: usize) -> Result<usize, Refusal> {
+    let choices = body.n.unwrap_or(1);
+    if choices == 0 || choices.saturating_mul(prompts) > MAX_SEQUENCES {
+        let message = format!("`n` must be at least 1, and `n` times the prompts at most {MAX_SEQUENCES}.");
+        return Err(Refusal::Invalid { param: "n", message });
+    }
+    Ok(choices)
+}
+
+fn max_tokens(body: &Body, config: &Config) -> Result<Option<u64>, Refusal> {
+    let max_tokens = body.max_completion_tokens.or(body.max_tokens);
+    match max_tokens {
+        Some(0) => Err(Refusal::Invalid {
+            param: "max_tokens",
+            message: "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)".to_owned(),
+        }),
+        Some(max_tokens) if max_tokens > u64::from(config.max_model_len) => {
+            Err(Refusal::TooManyOut { max_tokens, max_model_len: config.max_model_len })
+        }
+        other => Ok(other),
+    }
+}
+
+fn wish(prompt: usize, max_tokens: Option<u64>, config: &Config) -> Result<Wish, Refusal> {
+    let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
+    let room = config.max_model_len.saturating_sub(prompt);
+    if room == 0 {
+        return Err(Refusal::TooLong { prompt, max_model_len: config.max_model_len });
+    }
+    let output = max_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(u64::from(room));
+    Ok(Wish { prompt, output: u32::try_from(output).unwrap_or(room) })
+}
+
+impl Message {
+    fn bytes(&self) -> usize {
+        match &self.content {
+            None => 0,
+            Some(Content::Text(text)) => text.len(),
+            Some(Content::Parts(parts)) => parts.iter().flat_map(|part| &part.text).map(String::len).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(api: Api, body: &str) -> Result<Job, Refusal> {
+        Job::parse(api, body.as_bytes(), &Config { max_model_len: 200, ..Config::default() })
+    }
+
+    fn wishes(api: Api, body: &str) -> Vec<(u32, u32)> {
+        parse(api, body).unwrap().wishes.iter().map(|wish| (wish.prompt, wish.output)).collect()
+    }
+
+    #[test]
+    fn text_counts_four_bytes_a_token_and_ids_count_one_each() {
+        let chat = r#"{"messages":[{"content":"12345678"},{"content":[{"text":"9"},{"type":"image"}]},{}]}"#;
+        assert_eq!(wishes(Api::Chat, chat), [(3, 128)]);
+        assert_eq!(wishes(Api::Completions, r#"{"prompt":""}"#), [(1, 128)]);
+        assert_eq!(wishes(Api::Completions, r#"{"prompt":[7,8,9]}"#), [(3, 128)]);
+        assert_eq!(wishes(Api::Completions, r#"{"prompt":["12345","1"]}"#), [(2, 128), (1, 128)]);
+        assert_eq!(
+            wishes(Api::Completions, r#"{"prompt":[[1],[1,2]],"n":2}"#),
+            [(1, 128), (1, 128), (2, 128), (2, 128)]
+        );
+    }
+
+    #[test]
+    fn output_is_what_was_asked_and_what_there_is_room_for() {
+        let output = |fields: &str| wishes(Api::Completions, &format!(r#"{{"prompt":[1,2,3],{fields}}}"#))[0].1;
+        assert_eq!(output(r#""max_tokens":5"#), 5);
+        assert_eq!(output(r#""max_tokens":5,"max_completion_tokens":6"#), 6);
+        assert_eq!(output(r#""max_tokens":200"#), 197);
+        assert_eq!(output(r#""max_tokens":null"#), 128);
+    }
+
+    #[test]
+    fn a_prompt_is_counted_once_in_the_usage() {
+        assert_eq!(parse(Api::Completions, r#"{"prompt":[1,2,3],"n":4}"#).unwrap().prompt_tokens, 3);
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused() {
+        let refused = |api, body: &str| parse(api, body).unwrap_err();
+        assert!(matches!(refused(Api::Chat, "{"), Refusal::Malformed(_)));
+        assert!(matches!(refused(Api::Chat, r#"{"messages":[{}],"max_tokens":-1}"#), Refusal::Malformed(_)));
+        for body in [r#"{}"#, r#"{"prompt":"x"}"#, r#"{"messages":[]}"#] {
+            assert!(matches!(refused(Api::Chat, body), Refusal::Invalid { param: "messages", .. }), "{body}");
+        }
+        for body in [r#"{}"#, r#"{"prompt":[]}"#, r#"{"prompt":[[1],[]]}"#] {
+            assert!(matches!(refused(Api::Completions, body), Refusal::Invalid { param: "prompt", .. }), "{body}");
+        }
+        for body in [r#"{"prompt":"x","n":0}"#, r#"{"prompt":["x","y"],"n":65}"#] {
+            assert!(matches!(refused(Api::Completions, body), Refusal::Invalid { param: "n", .. }), "{body}");
+        }
+        let no_output = refused(Api::Completions, r#"{"prompt":"x","max_tokens":0}"#);
+        assert!(matches!(no_output, Refusal::Invalid { param: "max_tokens", .. }));
+        let other = refused(Api::Completions, r#"{"prompt":"x","model":"other"}"#);
+        assert_eq!(other, Refusal::UnknownModel("other".to_owned()));
+        let full = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(800));
+        assert_eq!(refused(Api::Completions, &full), Refusal::TooLong { prompt: 200, max_model_len: 200 });
+    }
+}
