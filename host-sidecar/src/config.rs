@@ -25,7 +25,7 @@ pub struct Config {
     pub pools: Vec<Pool>,
 }
 
-/// How workers are read. No duration is zero.
+/// How workers are read. No duration is zero or longer than a day.
 #[derive(Clone, Copy, Debug)]
 pub struct Scrape {
     /// From the begin of one scrape of a worker to the begin of its next.
@@ -36,7 +36,7 @@ pub struct Scrape {
     pub down_after: Duration,
 }
 
-/// How proxies are told. No duration is zero.
+/// How proxies are told. No duration is zero or longer than a day.
 #[derive(Clone, Copy, Debug)]
 pub struct Push {
     /// Longest time between two pushes to a proxy that takes them.

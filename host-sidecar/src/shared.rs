@@ -16,7 +16,7 @@ pub struct Shared {
     started: Instant,
     table: Mutex<Table>,
     revision: watch::Sender<Revision>,
-    /// Rises when the last worker has been tried for the first time.
+    /// Turns true when the last worker has been tried for the first time.
     all_tried: watch::Sender<bool>,
 }
 
@@ -48,7 +48,7 @@ impl Shared {
         let result = change(&mut table);
         let revision = table.revision();
         let all_tried = *self.all_tried.borrow() || table.untried().next().is_none();
-        drop(table);
+        // Still under the lock: an older revision must not arrive after a newer one.
         self.revision.send_if_modified(|old| std::mem::replace(old, revision) != revision);
         self.all_tried.send_if_modified(|old| std::mem::replace(old, all_tried) != all_tried);
         result

@@ -32,7 +32,7 @@ async fn a_bad_worker_costs_only_itself() {
     };
     let mut all = vec![&good, &hanging, &dead];
     all.extend(&bad);
-    let _sidecar = sidecar(&proxy, &all, "scrape: {interval: 20ms, timeout: 400ms}").await;
+    let sidecar = sidecar(&proxy, &all, "scrape: {interval: 20ms, timeout: 400ms}").await;
 
     let arrivals = until("the hanging worker is asked for the fifth time", || {
         let arrivals = arrivals.lock().unwrap();
@@ -46,6 +46,13 @@ async fn a_bad_worker_costs_only_itself() {
     for bad in bad.iter().chain([&hanging, &dead]) {
         let report = proxy.worker(&bad.address()).unwrap();
         assert_eq!((report.state, report.ranks.len()), (Down, 0));
+    }
+    let metrics = format!("http://{}/metrics", sidecar.address());
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let metrics = client.get(metrics).send().await.unwrap().text().await.unwrap();
+    for result in ["ok", "timeout", "connection", "too_large", "status", "page"] {
+        let never = format!("sluice_sidecar_scrapes_total{{pool=\"p\",result=\"{result}\"}} 0");
+        assert!(!metrics.lines().any(|line| line == never), "{never}");
     }
 }
 

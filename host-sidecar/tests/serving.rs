@@ -95,6 +95,7 @@ async fn ready_while_every_worker_was_tried_and_every_proxy_takes_views() {
     let proxy_missing = format!("proxy http://{} has not taken a view yet", proxy.server.address);
     assert_eq!(body, json!({"ready": false, "missing": [worker_missing, proxy_missing]}));
 
+    worker.set(STEADY);
     until_answered("only the proxy is missing", async || {
         (ready().await.1["missing"] == json!([proxy_missing])).then_some(())
     })

@@ -18,6 +18,9 @@ const SCRAPE: Scrape = Scrape {
 };
 const PUSH: Push = Push { heartbeat: Duration::from_secs(1), timeout: Duration::from_secs(1) };
 
+/// Longer is a mistake in writing, and beyond what a clock can add up.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// The meaning of `raw`, or every mistake in it.
 pub fn check(raw: raw::Config) -> Result<Config, Vec<ConfigError>> {
     let mut errors = Errors::default();
@@ -78,6 +81,7 @@ impl Errors {
         let Some(text) = self.take(path, part) else { return default };
         match humantime::parse_duration(&text) {
             Ok(Duration::ZERO) => self.add(path, "must be longer than zero"),
+            Ok(duration) if duration > LONGEST => self.add(path, "must be at most 24h"),
             Ok(duration) => return duration,
             Err(_) => self.add(path, format!("{text:?} is not a duration such as \"100ms\" or \"2s\"")),
         }

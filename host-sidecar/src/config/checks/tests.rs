@@ -68,7 +68,7 @@ fn every_mistake_is_reported_at_once_with_its_path() {
 listen: nowhere
 colour: red
 scrape: {interval: 0s, timeout: soon, down_after: 5, patience: 1s}
-push: []
+push: {heartbeat: 9000000000y, timeout: []}
 proxies:
 - {url: "https://127.0.0.1:1", token: t}
 - {url: "http://127.0.0.1:1/path", token: t}
@@ -88,7 +88,8 @@ pools:
         "scrape.interval: must be longer than zero",
         "scrape.timeout: \"soon\" is not a duration",
         "scrape.down_after: invalid type",
-        "push: invalid type",
+        "push.heartbeat: must be at most 24h",
+        "push.timeout: invalid type",
         "proxies[4]: invalid type",
         "proxies[0].url: \"https://127.0.0.1:1\" must begin with http://",
         "proxies[1].url: \"http://127.0.0.1:1/path\" must end after the port",
