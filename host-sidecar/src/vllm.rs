@@ -32,8 +32,9 @@ impl std::error::Error for PageError {}
 
 /// One report per value of the label `engine`, by rising rank; a page without that label is rank 0.
 ///
-/// vLLM tells the share of KV blocks in use and how many there are: `kv_used_blocks` is their rounded product. It tells
-/// no prefill tokens: `prefill_tokens` is the number of waiting requests times the mean prompt of all requests finished
+/// vLLM tells the share of KV blocks that each engine uses, but only how many blocks all engines of the page have
+/// together, on every one of them: `kv_total_blocks` is an equal part of that, and `kv_used_blocks` the rounded product.
+/// It tells no prefill tokens: `prefill_tokens` is the number of waiting requests times the mean prompt of all requests finished
 /// so far, and absent until one has finished. A number that is NaN, infinite or negative counts as absent.
 ///
 /// # Errors
@@ -51,7 +52,8 @@ pub fn ranks(page: &str) -> Result<Vec<RankReport>, PageError> {
     if !seen.values().any(Seen::has_load) {
         return Err(PageError::NoLoadGauge);
     }
-    Ok(seen.into_iter().map(|(rank, seen)| seen.report(rank)).collect())
+    let engines = seen.len() as u64;
+    Ok(seen.into_iter().map(|(rank, seen)| seen.report(rank, engines)).collect())
 }
 
 /// The series that matter.
@@ -85,7 +87,8 @@ struct Seen {
     running: Option<f64>,
     waiting: Option<f64>,
     kv_usage: Option<f64>,
-    kv_total_blocks: Option<u64>,
+    /// Of all engines of the page.
+    num_gpu_blocks: Option<u64>,
     prompt_sum: Option<f64>,
     prompt_count: Option<f64>,
 }
@@ -99,7 +102,7 @@ impl Seen {
             Number::KvUsage => self.kv_usage = value,
             // The label reads "None" while vLLM is still sizing its cache.
             Number::CacheConfig => {
-                self.kv_total_blocks = sample.label("num_gpu_blocks").and_then(|blocks| blocks.parse().ok());
+                self.num_gpu_blocks = sample.label("num_gpu_blocks").and_then(|blocks| blocks.parse().ok());
             }
             Number::PromptSum => self.prompt_sum = value,
             Number::PromptCount => self.prompt_count = value,
@@ -110,19 +113,19 @@ impl Seen {
         self.running.or(self.waiting).or(self.kv_usage).is_some()
     }
 
-    fn report(self, rank: u32) -> RankReport {
+    fn report(self, rank: u32, engines: u64) -> RankReport {
+        let total = self.num_gpu_blocks.and_then(|blocks| blocks.checked_div(engines));
         RankReport {
             rank,
-            kv_used_blocks: self.kv_used_blocks(),
-            kv_total_blocks: self.kv_total_blocks,
+            kv_used_blocks: total.and_then(|total| self.kv_used_blocks(total)),
+            kv_total_blocks: total,
             running: self.running.map_or(0, whole),
             waiting: self.waiting.map_or(0, whole),
             prefill_tokens: self.prefill_tokens(),
         }
     }
 
-    fn kv_used_blocks(&self) -> Option<u64> {
-        let total = self.kv_total_blocks?;
+    fn kv_used_blocks(&self, total: u64) -> Option<u64> {
         Some(whole(self.kv_usage? * total as f64).min(total))
     }
 
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_engine_is_a_rank() {
+    fn each_engine_is_a_rank_with_its_part_of_the_blocks() {
         assert_eq!(
             ranks(TWO_RANKS),
             Ok(vec![
