@@ -13,6 +13,7 @@ pub mod decide;
 pub mod directory;
 pub mod estimate;
 pub mod hash;
+pub mod intake;
 pub mod keys;
 pub mod ledger;
 pub mod members;

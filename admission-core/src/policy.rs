@@ -54,10 +54,11 @@ pub struct Policy {
     pub hold_limit: u64,
     /// Bounds of `retry-after`.
     pub retry_after: RetryAfterConfig,
-    /// Highest first, never empty.
+    /// Highest first.
     lanes: Vec<Lane>,
+    lowest_lane: Lane,
     default_lane: usize,
-    pools: Vec<Pool>,
+    pools: Vec<Arc<Pool>>,
     tenants: BTreeMap<String, Limits>,
     everybody_else: Limits,
 }
@@ -103,7 +104,7 @@ pub struct Tenant<'a> {
 }
 
 /// Workers that serve the same models.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
     /// As configured.
     pub name: String,
@@ -175,7 +176,7 @@ impl Plugin {
 impl Policy {
     /// The pool every request goes to, where there is only one.
     #[must_use]
-    pub fn only_pool(&self) -> Option<&Pool> {
+    pub fn only_pool(&self) -> Option<&Arc<Pool>> {
         match self.pools.as_slice() {
             [pool] => Some(pool),
             _ => None,
@@ -184,7 +185,7 @@ impl Policy {
 
     /// The pool that serves a model: by its exact name before the longest matching beginning.
     #[must_use]
-    pub fn pool_for(&self, model: &str) -> Option<&Pool> {
+    pub fn pool_for(&self, model: &str) -> Option<&Arc<Pool>> {
         let matches = self.pools.iter().filter_map(|pool| pool.match_strength(model).map(|strength| (strength, pool)));
         // `max_by_key` would take the last of equals; the first one configured is what a reader expects.
         matches
@@ -194,7 +195,7 @@ impl Policy {
 
     /// Every pool.
     pub fn pools(&self) -> impl Iterator<Item = &Pool> {
-        self.pools.iter()
+        self.pools.iter().map(Arc::as_ref)
     }
 
     /// Every tenant with limits of its own.
@@ -221,12 +222,12 @@ impl Policy {
         }
     }
 
-    /// The lane a request gets: the one it asks for, but none above what its tenant may use. `None` only for a policy
-    /// without lanes, which [`Plugin::parse`] never makes.
+    /// The lane a request gets: the one it asks for, but none above what its tenant may use.
     #[must_use]
-    pub fn lane(&self, asked: Option<&str>, limits: &Limits) -> Option<&Lane> {
+    pub fn lane(&self, asked: Option<&str>, limits: &Limits) -> &Lane {
         let asked = asked.and_then(|name| self.lanes.iter().position(|lane| lane.name == name));
-        self.lanes.get(asked.unwrap_or(self.default_lane).max(limits.max_lane))
+        let place = asked.unwrap_or(self.default_lane).max(limits.max_lane);
+        self.lanes.get(place).unwrap_or(&self.lowest_lane)
     }
 
     /// Every lane, highest first.

@@ -93,6 +93,11 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
     check_name("namespace", &config.namespace, check.problems);
     let keys = Keys::new(&config.namespace);
     let lanes = lanes(&config.lanes, &mut check);
+    let lowest_lane = lanes.last().cloned().unwrap_or_else(|| Lane {
+        name: "default".into(),
+        key: LaneKey::of("default"),
+        priority: 0,
+    });
     let default_lane = match &config.default_lane {
         Some(name) => lane_index(&lanes, name, "default_lane", &mut check),
         None => lanes.len().saturating_sub(1),
@@ -112,6 +117,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         hold_limit: config.body.hold_limit,
         retry_after: config.reject.retry_after.clone(),
         lanes,
+        lowest_lane,
         default_lane,
         pools,
         tenants,
@@ -168,9 +174,6 @@ fn check_body_and_reject(config: &Config, check: &mut Checker<'_>) {
 }
 
 fn lanes(configs: &[LaneConfig], check: &mut Checker<'_>) -> Vec<Lane> {
-    if configs.is_empty() {
-        return vec![Lane { name: "default".to_owned(), key: LaneKey::of("default"), priority: 0 }];
-    }
     let mut lanes: Vec<Lane> = Vec::new();
     for (index, config) in configs.iter().enumerate() {
         let lane = Lane { name: config.name.clone(), key: LaneKey::of(&config.name), priority: config.priority };
@@ -265,7 +268,7 @@ fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &[Lan
     }
 }
 
-fn pools(config: &Config, keys: &Keys, check: &mut Checker<'_>) -> Vec<Pool> {
+fn pools(config: &Config, keys: &Keys, check: &mut Checker<'_>) -> Vec<Arc<Pool>> {
     if config.pools.is_empty() && check.whole {
         check.problem("pools", "at least one pool is needed");
     }
@@ -286,7 +289,7 @@ fn pools(config: &Config, keys: &Keys, check: &mut Checker<'_>) -> Vec<Pool> {
     if config.pools.iter().filter(|pool| pool.models.is_empty()).count() > 1 {
         check.problem("pools", "only one pool may be without `models`, since it takes every model that no other names");
     }
-    config.pools.iter().map(|pool| build_pool(pool, keys)).collect()
+    config.pools.iter().map(|pool| Arc::new(build_pool(pool, keys))).collect()
 }
 
 fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {

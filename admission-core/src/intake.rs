@@ -1,0 +1,215 @@
+//! From the bytes of a request to the moment it is decided.
+//!
+//! A request waits in one of three places, the first that applies:
+//! 1. [`Wait::Unread`]: at the headers, its body unread, when the pool is fixed and the size is known. The content length
+//!    is the estimate; the body is read as it streams through and the lease corrected at its end.
+//! 2. [`Wait::AtHeaders`]: at the headers while the body is read, where the proxy allows that (`header_pause`).
+//! 3. [`Wait::BodyHeld`]: its headers have gone on and its body waits.
+
+use std::sync::Arc;
+
+use crate::decide::{Ask, fits_ever};
+use crate::estimate;
+use crate::outcome::{Detail, Reason, Refusal, Retry};
+use crate::policy::{Lane, Policy, Pool};
+use crate::request::{Api, Scanner};
+
+#[cfg(test)]
+mod tests;
+
+/// A request as its headers describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Name of its tenant.
+    pub tenant: String,
+    /// Name of the lane it asks for.
+    pub asked_lane: Option<String>,
+    /// By its path.
+    pub api: Api,
+    /// Size of its body in bytes, if the headers tell.
+    pub body_bytes: Option<u64>,
+    /// Its body is compressed, so nothing in it can be read.
+    pub compressed: bool,
+}
+
+impl Arrival {
+    /// The lane it gets; see [`Policy::lane`].
+    #[must_use]
+    pub fn lane<'a>(&self, policy: &'a Policy) -> &'a Lane {
+        policy.lane(self.asked_lane.as_deref(), policy.tenant(&self.tenant).limits)
+    }
+}
+
+/// Where a request waits until it is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Nowhere: it is decided at once, its body unread.
+    Unread,
+    /// Headers and body are held.
+    AtHeaders,
+    /// The body is held.
+    BodyHeld,
+}
+
+/// What to do with a request after a part of it has come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// Let the part go on.
+    GoOn,
+    /// Hold it and wait for more.
+    Hold,
+    /// Decide now: charge this to that pool, then say [`Intake::admitted`].
+    Decide(Ask, Arc<Pool>),
+    /// Let it go on; the lease holds this from now on.
+    Correct(Ask),
+    /// Refuse it.
+    Refuse(Refusal),
+}
+
+/// Follows one request.
+#[derive(Debug)]
+pub struct Intake {
+    arrival: Arrival,
+    wait: Wait,
+    scanner: Scanner,
+    pool: Option<Arc<Pool>>,
+    admitted: bool,
+    hold_limit: u64,
+}
+
+impl Intake {
+    /// A request whose headers have come and whose body has not.
+    #[must_use]
+    pub fn new(arrival: Arrival, policy: &Policy) -> Self {
+        let pool = policy.only_pool().cloned();
+        let wait = match (&pool, arrival.body_bytes) {
+            (Some(_), Some(_)) => Wait::Unread,
+            _ if policy.header_pause => Wait::AtHeaders,
+            _ => Wait::BodyHeld,
+        };
+        Self { arrival, wait, scanner: Scanner::default(), pool, admitted: false, hold_limit: policy.hold_limit }
+    }
+
+    /// As read from its headers.
+    #[must_use]
+    pub fn arrival(&self) -> &Arrival {
+        &self.arrival
+    }
+
+    /// Where it waits.
+    #[must_use]
+    pub fn wait(&self) -> Wait {
+        self.wait
+    }
+
+    /// The pool it goes to, as soon as that is known.
+    #[must_use]
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        self.pool.as_ref()
+    }
+
+    /// After the headers.
+    #[must_use]
+    pub fn headers(&self) -> Next {
+        match (self.wait, &self.pool, self.arrival.body_bytes) {
+            (Wait::Unread, Some(pool), Some(size)) => {
+                Next::Decide(estimate::from_size(size, self.arrival.api, pool), Arc::clone(pool))
+            }
+            _ => Next::Hold,
+        }
+    }
+
+    /// The request was admitted as [`Next::Decide`] said.
+    pub fn admitted(&mut self) {
+        self.admitted = true;
+    }
+
+    /// After the next bytes of the body; `end` with the last of them, which may be none.
+    pub fn body(&mut self, bytes: &[u8], end: bool, policy: &Policy) -> Next {
+        self.scanner.feed(bytes);
+        if self.readable()
+            && let Some(refusal) = self.malformed(end)
+        {
+            return Next::Refuse(refusal);
+        }
+        if self.admitted { self.after_admission(end, policy) } else { self.before_decision(end, policy) }
+    }
+
+    /// Whether the body says more than its size.
+    fn readable(&self) -> bool {
+        !self.arrival.compressed && self.arrival.api != Api::Other
+    }
+
+    fn malformed(&mut self, end: bool) -> Option<Refusal> {
+        let broken = if end { self.scanner.finish().err() } else { self.scanner.broken() };
+        broken.map(|broken| refuse(Reason::Malformed, Detail::Text(broken.to_string())))
+    }
+
+    fn before_decision(&mut self, end: bool, policy: &Policy) -> Next {
+        if !end && self.scanner.facts().bytes < self.hold_limit {
+            return Next::Hold;
+        }
+        let facts = self.scanner.facts();
+        let pool = match self.pool_by_model(end, policy) {
+            Ok(pool) => pool,
+            Err(refusal) => return Next::Refuse(refusal),
+        };
+        let api = self.read_as();
+        let ask = match end {
+            true => estimate::from_body(&facts, api, &pool),
+            false => estimate::from_part(&facts, self.arrival.body_bytes, api, &pool),
+        };
+        self.pool = Some(Arc::clone(&pool));
+        Next::Decide(ask, pool)
+    }
+
+    fn after_admission(&mut self, end: bool, policy: &Policy) -> Next {
+        let Some(pool) = self.pool.clone() else { return Next::GoOn };
+        if !self.readable() {
+            return Next::GoOn;
+        }
+        let ask = estimate::from_body(&self.scanner.facts(), self.arrival.api, &pool);
+        if let Err(refusal) = fits_ever(&ask, &pool) {
+            return Next::Refuse(refusal);
+        }
+        if !end {
+            return Next::GoOn;
+        }
+        match self.pool_by_model(end, policy) {
+            Ok(_) => Next::Correct(ask),
+            Err(refusal) => Next::Refuse(refusal),
+        }
+    }
+
+    /// What the scan may be taken for: of a compressed body nothing was understood.
+    fn read_as(&self) -> Api {
+        if self.arrival.compressed { Api::Other } else { self.arrival.api }
+    }
+
+    fn pool_by_model(&self, end: bool, policy: &Policy) -> Result<Arc<Pool>, Refusal> {
+        let model = self.scanner.facts().model;
+        if let Some(pool) = &self.pool
+            && (!self.readable() || pool.serves(model.as_deref().unwrap_or_default()))
+        {
+            return Ok(Arc::clone(pool));
+        }
+        if self.pool.is_none()
+            && let Some(pool) = policy.pool_for(model.as_deref().unwrap_or_default())
+        {
+            return Ok(Arc::clone(pool));
+        }
+        let detail = match model {
+            Some(name) => Detail::Text(format!("{name:?}")),
+            None if self.arrival.compressed => Detail::Fixed("the body is compressed, so its `model` cannot be read"),
+            None if !end => {
+                Detail::Fixed("no `model` in the part of the body that is held back (body.hold_limit); name it first")
+            }
+            None => Detail::Fixed("the body names no `model`"),
+        };
+        Err(refuse(Reason::UnknownModel, detail))
+    }
+}
+
+fn refuse(reason: Reason, detail: Detail) -> Refusal {
+    Refusal { reason, limit: None, detail, retry: Retry::Never }
+}

@@ -1,0 +1,63 @@
+//! A request's headers: what they say, what is taken off, what is put on.
+
+use admission_core::intake::Arrival;
+use admission_core::policy::{Lane, Policy, Pool};
+use admission_core::request::Api;
+use admission_core::units::Tokens;
+
+use crate::host;
+
+/// Headers beginning so are ours alone.
+const OUR_PREFIX: &str = "x-sluice-";
+
+/// Headers by which the platform, and nobody else, chooses a worker.
+const ENDPOINT_HEADERS: [&str; 3] = [
+    "x-gateway-destination-endpoint",
+    "x-gateway-destination-endpoint-served",
+    "x-gateway-destination-endpoint-subset",
+];
+
+/// Reads the current request's headers; they cannot be read again later.
+pub fn read(policy: &Policy) -> Arrival {
+    let named = policy.tenant_headers.iter().find_map(|header| tenant_name(&host::request_header(header)?));
+    let encoding = host::request_header("content-encoding").unwrap_or_default();
+    Arrival {
+        tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
+        asked_lane: policy.lane_header.as_ref().and_then(|header| host::request_header_text(header)),
+        api: Api::of_path(&host::request_header_text(":path").unwrap_or_default()),
+        body_bytes: host::request_header_text("content-length").and_then(|length| length.parse().ok()),
+        compressed: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
+    }
+}
+
+/// Bytes that are no UTF-8 still tell one tenant from another.
+fn tenant_name(value: &[u8]) -> Option<String> {
+    let name = String::from_utf8_lossy(value.trim_ascii()).into_owned();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Takes off everything that a caller must not say for the platform.
+pub fn strip_spoofed() {
+    for name in host::request_header_names() {
+        if name.starts_with(OUR_PREFIX) || ENDPOINT_HEADERS.contains(&name.as_str()) {
+            host::remove_request_header(&name);
+        }
+    }
+}
+
+/// Tells the worker who sends the request and how urgent it is.
+pub fn tag_sender(tenant: &str, lane: &Lane) {
+    host::set_request_header("x-sluice-tenant", tenant);
+    host::set_request_header("x-sluice-lane", &lane.name);
+    host::set_request_header("x-sluice-priority", &lane.priority.to_string());
+}
+
+/// Tells the worker, and the proxy's routes, where the request goes.
+pub fn tag_pool(pool: &Pool) {
+    host::set_request_header("x-sluice-pool", &pool.name);
+}
+
+/// Tells the worker what the prompt was taken to be.
+pub fn tag_prompt(prompt: Tokens) {
+    host::set_request_header("x-sluice-prompt-tokens", &prompt.0.to_string());
+}

@@ -1,0 +1,88 @@
+//! What the proxy can do, as functions that cannot panic on what a caller sends.
+//!
+//! Header values are bytes: the SDK's string calls panic on a value that is not UTF-8, and a caller may send one.
+
+use admission_core::units::Time;
+use proxy_wasm::hostcalls;
+use proxy_wasm::types::{BufferType, MapType, MetricType, Status};
+
+/// The process's monotonic clock, the same in every VM.
+pub fn now() -> Time {
+    // SAFETY: the call only writes its result, and the clock and precision are constants the host knows.
+    let nanoseconds = unsafe { wasip1::clock_time_get(wasip1::CLOCKID_MONOTONIC, 1_000_000) };
+    Time(nanoseconds.unwrap_or_default() / 1_000_000)
+}
+
+/// Name of the plugin, which tells plugins of the same code in one VM apart.
+pub fn root_id() -> String {
+    let id = hostcalls::get_property(vec!["plugin_root_id"]).ok().flatten().unwrap_or_default();
+    String::from_utf8_lossy(&id).into_owned()
+}
+
+/// Names of all request headers.
+pub fn request_header_names() -> Vec<String> {
+    let pairs = hostcalls::get_map_bytes(MapType::HttpRequestHeaders).unwrap_or_default();
+    pairs.into_iter().map(|(name, _)| name).collect()
+}
+
+/// A request header, its copies joined by commas.
+pub fn request_header(name: &str) -> Option<Vec<u8>> {
+    hostcalls::get_map_value_bytes(MapType::HttpRequestHeaders, name).ok().flatten()
+}
+
+/// A request header that is UTF-8; one that is not counts as absent.
+pub fn request_header_text(name: &str) -> Option<String> {
+    request_header(name).and_then(|value| String::from_utf8(value).ok())
+}
+
+/// Sets a request header. Only while the headers have not gone on.
+pub fn set_request_header(name: &str, value: &str) {
+    report(
+        "set a request header",
+        hostcalls::set_map_value_bytes(MapType::HttpRequestHeaders, name, Some(value.as_bytes())),
+    );
+}
+
+/// Removes every copy of a request header. Only while the headers have not gone on.
+pub fn remove_request_header(name: &str) {
+    report("remove a request header", hostcalls::remove_map_value(MapType::HttpRequestHeaders, name));
+}
+
+/// Bytes of the request body that the proxy holds, from an offset.
+pub fn request_body(start: usize, length: usize) -> Vec<u8> {
+    if length == 0 {
+        return Vec::new();
+    }
+    hostcalls::get_buffer(BufferType::HttpRequestBody, start, length).ok().flatten().unwrap_or_default()
+}
+
+/// Ends the request of the current callback with an answer of our own.
+pub fn respond(status: u16, headers: &[(&str, &str)], body: &[u8]) {
+    report("answer a request", hostcalls::send_http_response(u32::from(status), headers.to_vec(), Some(body)));
+}
+
+/// Defines a counter; `None` if the host will not.
+pub fn define_counter(name: &str) -> Option<u32> {
+    hostcalls::define_metric(MetricType::Counter, name).ok()
+}
+
+/// Defines a gauge; `None` if the host will not.
+pub fn define_gauge(name: &str) -> Option<u32> {
+    hostcalls::define_metric(MetricType::Gauge, name).ok()
+}
+
+/// Adds one to a counter.
+pub fn increment(counter: u32) {
+    report("count", hostcalls::increment_metric(counter, 1));
+}
+
+/// Sets a gauge.
+pub fn record(gauge: u32, value: u64) {
+    report("set a gauge", hostcalls::record_metric(gauge, value));
+}
+
+fn report(what: &str, result: Result<(), Status>) {
+    if let Err(status) = result {
+        log::warn!("the proxy refused to {what}: {status:?}");
+    }
+}

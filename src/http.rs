@@ -1,0 +1,182 @@
+//! One request, from its headers to the end of its answer.
+
+use std::rc::Rc;
+
+use admission_core::decide::{Ask, Rules};
+use admission_core::intake::{Intake, Next, Wait};
+use admission_core::outcome::Refusal;
+use admission_core::policy::{Policy, Pool};
+use admission_core::vm::{LeaseId, Request};
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+
+use crate::instance::Instance;
+use crate::metrics::{ADMITTED, NONE};
+use crate::store::SharedData;
+use crate::{arrival, host, refusal};
+
+/// A stream of the filter. It keeps the policy it began under, whatever configuration comes later.
+pub struct Exchange {
+    policy: Rc<Policy>,
+    instance: Rc<Instance>,
+    phase: Phase,
+    lease: Option<LeaseId>,
+    answered: bool,
+}
+
+enum Phase {
+    /// Nothing to decide: it has no body, so it starts no sequence; or all is decided and read.
+    Passing,
+    /// Its body is on the way.
+    Taking(Taking),
+    /// Answered by us.
+    Refused,
+}
+
+struct Taking {
+    intake: Intake,
+    /// Bytes that earlier callbacks saw and the proxy still holds.
+    held: usize,
+    headers_open: bool,
+}
+
+impl Exchange {
+    /// A stream that begins under a policy.
+    pub fn new(policy: Rc<Policy>, instance: Rc<Instance>) -> Self {
+        Self { policy, instance, phase: Phase::Passing, lease: None, answered: false }
+    }
+
+    /// Carries out what follows from the part of the request that has just come.
+    fn follow(&mut self, mut taking: Taking, next: Next, end: bool) -> Action {
+        match next {
+            Next::GoOn => {}
+            Next::Hold => {
+                self.phase = Phase::Taking(taking);
+                return Action::Pause;
+            }
+            Next::Decide(ask, pool) => match self.admit(&taking, ask, &pool) {
+                Ok(lease) => {
+                    self.lease = Some(lease);
+                    taking.intake.admitted();
+                    if taking.headers_open {
+                        arrival::tag_pool(&pool);
+                        arrival::tag_prompt(ask.prompt);
+                    }
+                    taking.headers_open = false;
+                }
+                Err(refused) => return self.refuse(&taking, &refused),
+            },
+            Next::Correct(ask) => {
+                if let Some(lease) = self.lease {
+                    self.instance.vm.borrow_mut().correct(&SharedData, lease, &ask, host::now());
+                }
+            }
+            // A worker that already answers has decided for itself; an answer cannot be taken back.
+            Next::Refuse(_) if self.answered => {}
+            Next::Refuse(refused) => return self.refuse(&taking, &refused),
+        }
+        // What goes on is no longer held, so the next callback begins with new bytes.
+        taking.held = 0;
+        self.phase = if end { Phase::Passing } else { Phase::Taking(taking) };
+        Action::Continue
+    }
+
+    fn admit(&self, taking: &Taking, ask: Ask, pool: &Pool) -> Result<LeaseId, Refusal> {
+        let arrival = taking.intake.arrival();
+        let tenant = self.policy.tenant(&arrival.tenant);
+        let lane = arrival.lane(&self.policy);
+        let request = Request {
+            ask,
+            rules: Rules { tenant: tenant.limits, pool, retry_after: &self.policy.retry_after },
+            tenant_key: &self.policy.tenant_key(&arrival.tenant),
+            lane: lane.key,
+        };
+        let lease = self.instance.vm.borrow_mut().admit(&SharedData, &request, host::now())?;
+        self.instance.metrics.count(&pool.name, &lane.name, ADMITTED);
+        Ok(lease)
+    }
+
+    fn refuse(&mut self, taking: &Taking, refused: &Refusal) -> Action {
+        let arrival = taking.intake.arrival();
+        let pool = taking.intake.pool().map_or(NONE, |pool| &pool.name);
+        self.instance.metrics.count(pool, &arrival.lane(&self.policy).name, refused.reason.label());
+        refusal::send(refused);
+        self.release();
+        self.phase = Phase::Refused;
+        Action::Pause
+    }
+
+    /// Gives back what the request holds. Whatever ends it comes here at least once, and only the first time counts.
+    fn release(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.instance.vm.borrow_mut().release(&SharedData, lease, host::now());
+        }
+    }
+
+    fn body(&mut self, size: usize, end: bool) -> Action {
+        let mut taking = match std::mem::replace(&mut self.phase, Phase::Passing) {
+            Phase::Taking(taking) => taking,
+            Phase::Passing => return Action::Continue,
+            Phase::Refused => {
+                self.phase = Phase::Refused;
+                return Action::Pause;
+            }
+        };
+        let bytes = host::request_body(taking.held, size.saturating_sub(taking.held));
+        taking.held = size;
+        let next = taking.intake.body(&bytes, end, &self.policy);
+        self.follow(taking, next, end)
+    }
+}
+
+impl Context for Exchange {}
+
+impl HttpContext for Exchange {
+    fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
+        #[cfg(feature = "test-trap")]
+        crate::trap::if_commanded();
+        let arrival = arrival::read(&self.policy);
+        arrival::strip_spoofed();
+        if end_of_stream {
+            return Action::Continue;
+        }
+        arrival::tag_sender(&arrival.tenant, arrival.lane(&self.policy));
+        let intake = Intake::new(arrival, &self.policy);
+        let (wait, next) = (intake.wait(), intake.headers());
+        if wait == Wait::BodyHeld
+            && let Some(pool) = intake.pool()
+        {
+            arrival::tag_pool(pool);
+        }
+        let headers_open = wait != Wait::BodyHeld;
+        let action = self.follow(Taking { intake, held: 0, headers_open }, next, false);
+        if wait == Wait::BodyHeld { Action::Continue } else { action }
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        self.body(size, end_of_stream)
+    }
+
+    fn on_http_request_trailers(&mut self, _: usize) -> Action {
+        match &self.phase {
+            Phase::Taking(taking) => self.body(taking.held, true),
+            Phase::Passing => Action::Continue,
+            Phase::Refused => Action::Pause,
+        }
+    }
+
+    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+        self.answered = true;
+        Action::Continue
+    }
+
+    fn on_log(&mut self) {
+        self.release();
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
