@@ -1,1 +1,12 @@
-//! Tests of the built filter in a real Envoy.
+//! A real Envoy with the built filter, a simulated GPU worker behind it, and what tests ask of them.
+//!
+//! Envoy is configured as Istio would do it by default: the filter arrives by ECDS with its configuration in a
+//! `StringValue`, an empty `vm_id`, no header pause, no stream idle timeout, and a second plugin of the same code.
+#![cfg(not(target_family = "wasm"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failing test says so by panicking")]
+
+pub mod artefacts;
+pub mod bootstrap;
+pub mod caller;
+pub mod resetter;
+pub mod rig;

@@ -1,0 +1,29 @@
+//! Where `cargo xtask test` leaves what the tests need.
+
+use std::path::{Path, PathBuf};
+
+/// The filter as it is released.
+#[must_use]
+pub fn filter() -> PathBuf {
+    existing("wasm/sluice.wasm")
+}
+
+/// The filter built with the feature `test-trap`.
+#[must_use]
+pub fn trapping_filter() -> PathBuf {
+    existing("wasm/sluice-test-trap.wasm")
+}
+
+/// The Envoy program.
+#[must_use]
+pub fn envoy() -> PathBuf {
+    existing("tools/envoy")
+}
+
+fn existing(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target").join(name);
+    match path.canonicalize() {
+        Ok(path) => path,
+        Err(error) => panic!("{} is missing ({error}): run `cargo xtask test`, which makes it", path.display()),
+    }
+}

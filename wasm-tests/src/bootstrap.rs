@@ -1,0 +1,141 @@
+//! Envoy's configuration, as Istio would write it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// Name of the plugin under test.
+pub const PLUGIN: &str = "sluice";
+
+/// A plugin of the filter's code.
+#[derive(Clone, Debug)]
+pub struct Plugin<'a> {
+    /// Its name, and the id of its root.
+    pub name: &'a str,
+    /// The module.
+    pub code: &'a Path,
+    /// Its configuration.
+    pub configuration: &'a str,
+    /// The proxy lets body callbacks run while headers are held; Istio cannot say so.
+    pub header_pause: bool,
+}
+
+impl Plugin<'_> {
+    /// As the wasm filter's configuration.
+    #[must_use]
+    pub fn typed_config(&self) -> Value {
+        let mut config = json!({
+            "name": self.name,
+            "root_id": self.name,
+            "failure_policy": "FAIL_RELOAD",
+            "vm_config": {
+                "runtime": "envoy.wasm.runtime.v8",
+                "code": {"local": {"filename": self.code}},
+            },
+            "configuration": {"@type": "type.googleapis.com/google.protobuf.StringValue", "value": self.configuration},
+        });
+        if self.header_pause {
+            config["allow_on_headers_stop_iteration"] = json!(true);
+        }
+        json!({"@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm", "config": config})
+    }
+
+    /// As the content of an ECDS file.
+    #[must_use]
+    pub fn ecds(&self, version: u32) -> Value {
+        json!({
+            "version_info": version.to_string(),
+            "resources": [{
+                "@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
+                "name": self.name,
+                "typed_config": self.typed_config(),
+            }],
+        })
+    }
+}
+
+/// A filter that comes by ECDS from a file.
+#[must_use]
+pub fn discovered(name: &str, file: &Path) -> Value {
+    json!({
+        "name": name,
+        "config_discovery": {
+            "config_source": {
+                "path_config_source": {"path": file, "watched_directory": {"path": file.parent()}},
+                "resource_api_version": "V3",
+            },
+            "type_urls": ["type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"],
+        },
+    })
+}
+
+/// A filter that stands in the listener.
+#[must_use]
+pub fn fixed(plugin: &Plugin<'_>) -> Value {
+    json!({"name": plugin.name, "typed_config": plugin.typed_config()})
+}
+
+/// A listener on a free port with one filter before the router.
+#[must_use]
+pub fn listener(name: &str, filter: &Value, routes: &Value) -> Value {
+    json!({
+        "name": name,
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
+        "per_connection_buffer_limit_bytes": 1 << 20,
+        "filter_chains": [{"filters": [{
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+                "stat_prefix": name,
+                "stream_idle_timeout": "0s",
+                "route_config": {"name": name, "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
+                "http_filters": [filter, {
+                    "name": "envoy.filters.http.router",
+                    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+                }],
+            },
+        }]}],
+    })
+}
+
+/// Routes to the workers, and by prefix to the worker that resets its connections.
+#[must_use]
+pub fn worker_routes() -> Value {
+    json!([
+        {"match": {"prefix": "/resetting/"}, "route": {"cluster": "resetter", "timeout": "0s"}},
+        {"match": {"prefix": "/"}, "route": {"cluster": "workers", "timeout": "0s"}},
+    ])
+}
+
+/// Nowhere: the control role answers by itself.
+#[must_use]
+pub fn no_routes() -> Value {
+    json!([{"match": {"prefix": "/"}, "direct_response": {"status": 404}}])
+}
+
+/// The whole bootstrap.
+#[must_use]
+pub fn bootstrap(listeners: &[Value], clusters: &[(&str, SocketAddr)]) -> Value {
+    let tags =
+        ["pool", "lane", "outcome"].map(|tag| json!({"tag_name": tag, "regex": format!("({tag}=\\.=(.*?);\\.;)")}));
+    let clusters: Vec<Value> = clusters.iter().map(|(name, address)| cluster(name, *address)).collect();
+    json!({
+        "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}},
+        "static_resources": {"listeners": listeners, "clusters": clusters},
+        "stats_config": {"stats_tags": tags},
+    })
+}
+
+fn cluster(name: &str, address: SocketAddr) -> Value {
+    let limits = json!({"max_connections": 10_000, "max_pending_requests": 10_000, "max_requests": 10_000});
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "circuit_breakers": {"thresholds": [limits]},
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {
+            "socket_address": {"address": address.ip().to_string(), "port_value": address.port()},
+        }}}]}]},
+    })
+}

@@ -1,0 +1,250 @@
+//! Everything together.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bench::envoy::{Envoy, Options};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use worker_sim::{Config, Worker};
+
+use crate::artefacts;
+use crate::bootstrap::{self, PLUGIN, Plugin};
+use crate::caller::CHAT;
+use crate::resetter::Resetter;
+
+/// Longest wait for a condition; far beyond what any takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bearer token of the control listener.
+pub const TOKEN: &str = "correct horse battery staple";
+
+/// Name of the worker's model.
+pub const MODEL: &str = "sim";
+
+/// In which of the three places requests wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// At the headers, the body unread.
+    Unread,
+    /// At the headers, the body read.
+    AtHeaders,
+    /// Headers gone on, the body held.
+    BodyHeld,
+}
+
+/// What a rig is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Envoy's worker threads.
+    pub threads: u32,
+    /// Where requests wait.
+    pub wait: Wait,
+    /// Configuration of the filter, without what `wait` adds.
+    pub policy: Value,
+    /// The worker.
+    pub worker: Config,
+    /// Use the module that traps on command.
+    pub trapping: bool,
+}
+
+impl Setup {
+    /// One tenant's cap of 4, a pool far above it, a quick worker.
+    #[must_use]
+    pub fn new(threads: u32, wait: Wait) -> Self {
+        let policy = json!({
+            "tenant": {"sources": [{"header": "x-tenant-id"}]},
+            "tenants": {"capped": {"max_in_flight": 4}},
+            "lanes": [{"name": "interactive", "priority": 100}, {"name": "standard"}],
+            "lane_header": "x-sluice-lane",
+            "pools": [{"name": "main", "models": [format!("{MODEL}*")], "max_in_flight": 1_000}],
+        });
+        let worker = Config { model: MODEL.to_owned(), base_ms: 1.0, ..Config::default() };
+        Self { threads, wait, policy, worker, trapping: false }
+    }
+
+    /// The same with something in the policy replaced, by JSON pointer.
+    #[must_use]
+    pub fn with(mut self, pointer: &str, value: Value) -> Self {
+        let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+        self.policy.pointer_mut(parent).expect("a place in the policy")[field] = value;
+        self
+    }
+
+    fn configuration(&self) -> Value {
+        let mut policy = self.policy.clone();
+        policy["namespace"] = json!("under-test");
+        if self.wait != Wait::Unread {
+            // A second pool makes the pool depend on the body.
+            let pools = policy["pools"].as_array_mut().expect("pools");
+            pools.push(json!({"name": "other", "models": ["other-model"], "max_in_flight": 1}));
+        }
+        policy["header_pause"] = json!(self.wait == Wait::AtHeaders);
+        policy
+    }
+}
+
+/// A running proxy with a worker behind it.
+pub struct Rig {
+    /// The proxy.
+    pub envoy: Envoy,
+    /// The worker.
+    pub worker: Worker,
+    /// Of the listener under test.
+    pub address: SocketAddr,
+    /// Of the listener with the second plugin of the same code.
+    pub neighbour: SocketAddr,
+    control: SocketAddr,
+    setup: Setup,
+    code: PathBuf,
+    version: u32,
+    folder: TempDir,
+    client: reqwest::Client,
+    _resetter: Resetter,
+}
+
+impl Rig {
+    /// Starts everything and waits until it serves.
+    pub async fn start(setup: Setup) -> Self {
+        let worker = Worker::start(setup.worker.clone()).await.expect("start the worker");
+        let resetter = Resetter::start().await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let code = if setup.trapping { artefacts::trapping_filter() } else { artefacts::filter() };
+        let ecds = folder.path().join("sluice.json");
+        let configuration = setup.configuration().to_string();
+        let header_pause = setup.wait == Wait::AtHeaders;
+        let plugin = Plugin { name: PLUGIN, code: &code, configuration: &configuration, header_pause };
+        std::fs::write(&ecds, plugin.ecds(1).to_string()).expect("write the plugin");
+
+        let neighbour = json!({
+            "namespace": "neighbour", "tenant": {"sources": [{"header": "x-tenant-id"}]},
+            "tenants": {"capped": {"max_in_flight": 1}}, "pools": [{"name": "main", "max_in_flight": 1}],
+        })
+        .to_string();
+        let neighbour = Plugin { name: "neighbour", code: &code, configuration: &neighbour, header_pause: false };
+        let token_sha256 = hex::encode(Sha256::digest(TOKEN));
+        let control = json!({"role": "control", "namespace": "under-test", "token_sha256": token_sha256}).to_string();
+        let control = Plugin { name: "control", code: &code, configuration: &control, header_pause: true };
+        let mut control_listener = bootstrap::listener("control", &bootstrap::fixed(&control), &bootstrap::no_routes());
+        control_listener["per_connection_buffer_limit_bytes"] = json!(8 << 20);
+        let bootstrap = bootstrap::bootstrap(
+            &[
+                bootstrap::listener("public", &bootstrap::discovered(PLUGIN, &ecds), &bootstrap::worker_routes()),
+                bootstrap::listener("neighbour", &bootstrap::fixed(&neighbour), &bootstrap::worker_routes()),
+                control_listener,
+            ],
+            &[("workers", worker.address()), ("resetter", resetter.address())],
+        );
+        let options = Options { program: &artefacts::envoy(), bootstrap: &bootstrap, concurrency: setup.threads };
+        let envoy = Envoy::start(options).await.expect("start Envoy");
+        let listener = async |name| envoy.listener(name).await.expect("a listener");
+        let (address, neighbour) = (listener("public").await, listener("neighbour").await);
+        let control = listener("control").await;
+        let client = reqwest::Client::new();
+        Self {
+            envoy,
+            worker,
+            address,
+            neighbour,
+            control,
+            setup,
+            code,
+            version: 1,
+            folder,
+            client,
+            _resetter: resetter,
+        }
+    }
+
+    /// Replaces the filter's policy while it runs, as a control plane would: by an atomic rename.
+    pub fn reconfigure(&mut self, change: impl FnOnce(&mut Value)) {
+        let mut configuration = self.setup.configuration();
+        change(&mut configuration);
+        self.version += 1;
+        let configuration = configuration.to_string();
+        let header_pause = self.setup.wait == Wait::AtHeaders;
+        let plugin = Plugin { name: PLUGIN, code: &self.code, configuration: &configuration, header_pause };
+        let next = self.folder.path().join("next");
+        std::fs::write(&next, plugin.ecds(self.version).to_string()).expect("write the plugin");
+        std::fs::rename(&next, self.folder.path().join("sluice.json")).expect("rename the plugin");
+    }
+
+    /// Posts a chat request as a tenant, with more headers.
+    pub async fn post(&self, tenant: &str, headers: &[(&str, &str)], body: &Value) -> reqwest::Response {
+        let mut request = self.client.post(format!("http://{}{CHAT}", self.address)).header("x-tenant-id", tenant);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.json(body).send().await.expect("an answer from Envoy")
+    }
+
+    /// Asks the control listener.
+    pub async fn control(&self, method: &str, path: &str, token: Option<&str>, body: Vec<u8>) -> (u16, Value) {
+        let method = method.parse().expect("a method");
+        let mut request = self.client.request(method, format!("http://{}{path}", self.control)).body(body);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let answer = request.send().await.expect("an answer from the control listener");
+        let status = answer.status().as_u16();
+        (status, answer.json().await.unwrap_or_default())
+    }
+
+    /// Pushes a view of the pool `main` with these workers.
+    pub async fn push_view(&self, epoch: u64, generation: u64, pool: Value) -> (u16, Value) {
+        let view = json!({"version": 1, "epoch": epoch, "generation": generation, "pools": {"main": pool}});
+        self.control("POST", "/sluice/v1/view", Some(TOKEN), view.to_string().into_bytes()).await
+    }
+
+    /// The state page.
+    pub async fn state(&self) -> Value {
+        let (status, state) = self.control("GET", "/sluice/v1/state", Some(TOKEN), Vec::new()).await;
+        assert_eq!(status, 200, "{state}");
+        state
+    }
+
+    /// Requests held in the pool and by the tenant `capped`.
+    pub async fn held(&self) -> (u64, u64) {
+        let state = self.state().await;
+        let requests = |held: &Value| held["requests"].as_u64().unwrap_or(0);
+        (requests(&state["pools"]["main"]["held"]), requests(&state["tenants"]["capped"]))
+    }
+
+    /// Waits until nothing is held by anybody, tokens and blocks included.
+    pub async fn nothing_is_held(&self) {
+        eventually("nothing is held", async || {
+            let state = self.state().await;
+            let none = json!({"requests": 0, "tokens": 0, "blocks": 0});
+            let pools = state["pools"].as_object().expect("pools").values().all(|pool| pool["held"] == none);
+            let tenants = state["tenants"].as_object().expect("tenants").values().all(|held| *held == none);
+            let shared = state["shared_tenants"] == json!({});
+            if pools && tenants && shared { Ok(()) } else { Err(state.to_string()) }
+        })
+        .await;
+    }
+
+    /// Fails if the filter has trapped: no VM was reloaded and the log tells of none.
+    pub async fn nothing_trapped(&self) {
+        for plugin in [PLUGIN, "neighbour", "control"] {
+            let reloads = self.envoy.stat(&format!("wasm.{plugin}.vm_reload_success")).await.expect("a counter");
+            assert_eq!(reloads, 0, "{plugin} was reloaded: {}", self.envoy.log());
+        }
+        let log = self.envoy.log();
+        assert!(!log.contains("panicked") && !log.contains("Function: proxy_"), "{log}");
+    }
+}
+
+/// Tries a condition until it holds; fails with its last explanation when patience ends.
+pub async fn eventually<F: Future<Output = Result<(), String>>>(what: &str, condition: impl Fn() -> F) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match condition().await {
+            Ok(()) => return,
+            Err(last) if Instant::now() > deadline => panic!("{what}: not after {PATIENCE:?}; last: {last}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
