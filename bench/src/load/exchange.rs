@@ -1,0 +1,130 @@
+//! One request and its answer.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use reqwest::{Client, Response};
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
+
+use super::Tenant;
+use super::schedule::Shot;
+use super::sse::{Event, Events};
+use super::watch::Reading;
+
+/// A word, its space included: workers count a token for four bytes or so.
+const WORD: &str = "ask ";
+
+/// What all requests of a run share.
+pub struct Caller {
+    pub client: Client,
+    pub url: String,
+    pub model: String,
+    pub start: Instant,
+    /// Tokens that come later are no goodput.
+    pub window_end: Instant,
+    /// Answers that come later are not waited for.
+    pub cut_off: Instant,
+    pub lag: Reading,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Answered to the end.
+    Completed,
+    /// Refused, for this reason.
+    Refused(String),
+    /// Neither answered nor refused.
+    Failed(String),
+    /// Still unanswered, in whole or in part, when the run ended.
+    Unfinished,
+}
+
+/// What was measured of a request.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Index in the plan.
+    pub tenant: usize,
+    /// How late the client was, in sending it or in seeing its first token.
+    pub lag: Duration,
+    /// From the scheduled arrival to the first text; for an unfinished request without any, the time it had waited.
+    pub ttft: Option<Duration>,
+    /// Pieces of text that came while the plan was being sent.
+    pub tokens_in_window: u64,
+    /// What became of it.
+    pub ending: Ending,
+}
+
+impl Caller {
+    /// Sends the request now and follows its answer.
+    pub async fn call(&self, tenant: &Tenant, shot: &Shot) -> Record {
+        let scheduled = self.start + shot.at;
+        let lag = scheduled.elapsed();
+        let mut record =
+            Record { tenant: shot.tenant, lag, ttft: None, tokens_in_window: 0, ending: Ending::Unfinished };
+        let followed = timeout_at(self.cut_off, self.follow(tenant, shot, scheduled, &mut record)).await;
+        if let Ok(ending) = followed {
+            record.ending = ending;
+        } else if record.ttft.is_none() {
+            record.ttft = Some(scheduled.elapsed());
+        }
+        record
+    }
+
+    async fn follow(&self, tenant: &Tenant, shot: &Shot, scheduled: Instant, record: &mut Record) -> Ending {
+        let response = match self.send(tenant, shot).await {
+            Ok(response) => response,
+            Err(error) => return Ending::Failed(kind(&error).into()),
+        };
+        if !response.status().is_success() {
+            return refused(&response);
+        }
+        let (mut events, mut body) = (Events::default(), response.bytes_stream());
+        while let Some(part) = body.next().await {
+            let part = match part {
+                Ok(part) => part,
+                Err(error) => return Ending::Failed(kind(&error).into()),
+            };
+            let now = Instant::now();
+            for event in events.feed(&part) {
+                match event {
+                    Event::Done => return Ending::Completed,
+                    Event::Content => {
+                        if record.ttft.is_none() {
+                            record.ttft = Some(now - scheduled);
+                            record.lag = record.lag.max(self.lag.now());
+                        }
+                        record.tokens_in_window += u64::from(now <= self.window_end);
+                    }
+                }
+            }
+        }
+        Ending::Failed("cut short".into())
+    }
+
+    async fn send(&self, tenant: &Tenant, shot: &Shot) -> reqwest::Result<Response> {
+        let prompt: String = WORD.chars().cycle().take(shot.prompt_bytes as usize).collect();
+        let body = json!({
+            "model": self.model, "stream": true, "max_tokens": tenant.max_tokens,
+            "messages": [{"role": "user", "content": prompt}],
+        });
+        let mut request = self.client.post(&self.url).header("x-tenant-id", &tenant.name).json(&body);
+        if let Some((name, value)) = &tenant.lane {
+            request = request.header(name, value);
+        }
+        request.send().await
+    }
+}
+
+fn refused(response: &Response) -> Ending {
+    let reason = response.headers().get("x-sluice-reason").and_then(|reason| reason.to_str().ok());
+    match reason {
+        Some(reason) => Ending::Refused(reason.to_owned()),
+        None => Ending::Failed(format!("status {}", response.status().as_u16())),
+    }
+}
+
+fn kind(error: &reqwest::Error) -> &'static str {
+    if error.is_connect() { "no connection" } else { "connection broken" }
+}

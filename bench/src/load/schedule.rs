@@ -1,0 +1,83 @@
+//! When each request leaves, and how large it is.
+
+use std::time::Duration;
+
+use super::Plan;
+
+/// One request to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shot {
+    /// Since the start.
+    pub at: Duration,
+    /// Index in the plan.
+    pub tenant: usize,
+    /// Size of the prompt.
+    pub prompt_bytes: u32,
+}
+
+/// All requests of a plan, in the order of their arrival. Each tenant draws from numbers of its own, so its arrivals
+/// stay when other tenants change.
+pub fn shots(plan: &Plan) -> Vec<Shot> {
+    let mut shots = Vec::new();
+    for (index, tenant) in plan.tenants.iter().enumerate() {
+        let mut random = fastrand::Rng::with_seed(plan.seed.wrapping_add(index as u64));
+        let mut at = 0.0;
+        for _ in 0..plan.max_requests {
+            // 1 - u lies in (0, 1], so its logarithm is finite.
+            at += -(1.0 - random.f64()).ln() / tenant.rate_per_s;
+            if at >= plan.duration.as_secs_f64() {
+                break;
+            }
+            let prompt_bytes = random.u32(tenant.prompt_bytes.clone());
+            shots.push(Shot { at: Duration::from_secs_f64(at), tenant: index, prompt_bytes });
+        }
+    }
+    shots.sort_by_key(|shot| (shot.at, shot.tenant));
+    shots.truncate(plan.max_requests);
+    shots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Tenant;
+
+    fn plan(max_requests: usize) -> Plan {
+        let tenant = |name: &str, rate_per_s| Tenant {
+            name: name.into(),
+            rate_per_s,
+            prompt_bytes: 10..=20,
+            max_tokens: 1,
+            lane: None,
+        };
+        Plan {
+            seed: 7,
+            duration: Duration::from_secs(100),
+            drain: Duration::ZERO,
+            max_requests,
+            model: "m".into(),
+            tenants: vec![tenant("slow", 1.0), tenant("fast", 20.0)],
+        }
+    }
+
+    #[test]
+    fn the_same_plan_gives_the_same_requests_in_order() {
+        let shots = shots(&plan(10_000));
+        assert_eq!(shots, super::shots(&plan(10_000)));
+        assert!(shots.is_sorted_by_key(|shot| shot.at));
+        assert!(shots.iter().all(|shot| (10..=20).contains(&shot.prompt_bytes)));
+    }
+
+    #[test]
+    fn tenants_arrive_at_their_rates() {
+        let shots = shots(&plan(10_000));
+        let fast = shots.iter().filter(|shot| shot.tenant == 1).count();
+        let slow = shots.len() - fast;
+        assert!((1_800..=2_200).contains(&fast) && (60..=140).contains(&slow), "{slow} and {fast}");
+    }
+
+    #[test]
+    fn no_more_are_sent_than_allowed() {
+        assert_eq!(shots(&plan(50)).len(), 50);
+    }
+}
