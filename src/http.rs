@@ -47,7 +47,7 @@ impl Exchange {
     }
 
     /// Carries out what follows from the part of the request that has just come.
-    fn follow(&mut self, mut taking: Taking, next: Next, end: bool) -> Action {
+    fn follow(&mut self, mut taking: Taking, next: Next) -> Action {
         match next {
             Next::GoOn => {}
             Next::Hold => {
@@ -77,7 +77,7 @@ impl Exchange {
         }
         // What goes on is no longer held, so the next callback begins with new bytes.
         taking.held = 0;
-        self.phase = if end { Phase::Passing } else { Phase::Taking(taking) };
+        self.phase = if taking.intake.ended() { Phase::Passing } else { Phase::Taking(taking) };
         Action::Continue
     }
 
@@ -125,7 +125,7 @@ impl Exchange {
         let bytes = host::request_body(taking.held, size.saturating_sub(taking.held));
         taking.held = size;
         let next = taking.intake.body(&bytes, end, &self.policy);
-        self.follow(taking, next, end)
+        self.follow(taking, next)
     }
 }
 
@@ -149,7 +149,7 @@ impl HttpContext for Exchange {
             arrival::tag_pool(pool);
         }
         let headers_open = wait != Wait::BodyHeld;
-        let action = self.follow(Taking { intake, held: 0, headers_open }, next, false);
+        let action = self.follow(Taking { intake, held: 0, headers_open }, next);
         if wait == Wait::BodyHeld { Action::Continue } else { action }
     }
 

@@ -74,6 +74,7 @@ pub struct Intake {
     scanner: Scanner,
     pool: Option<Arc<Pool>>,
     admitted: bool,
+    ended: bool,
     hold_limit: u64,
 }
 
@@ -87,7 +88,15 @@ impl Intake {
             _ if policy.header_pause => Wait::AtHeaders,
             _ => Wait::BodyHeld,
         };
-        Self { arrival, wait, scanner: Scanner::default(), pool, admitted: false, hold_limit: policy.hold_limit }
+        Self {
+            arrival,
+            wait,
+            scanner: Scanner::default(),
+            pool,
+            admitted: false,
+            ended: false,
+            hold_limit: policy.hold_limit,
+        }
     }
 
     /// As read from its headers.
@@ -124,9 +133,23 @@ impl Intake {
         self.admitted = true;
     }
 
+    /// All of the body has come.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
     /// After the next bytes of the body; `end` with the last of them, which may be none.
+    ///
+    /// A body is also at its end when all the bytes are there that its headers promised: a worker that has them begins,
+    /// whether the proxy has noticed the end or not.
     pub fn body(&mut self, bytes: &[u8], end: bool, policy: &Policy) -> Next {
+        if self.ended {
+            return Next::GoOn;
+        }
         self.scanner.feed(bytes);
+        let end = end || self.arrival.body_bytes.is_some_and(|size| self.scanner.bytes() >= size);
+        self.ended = end;
         if self.readable()
             && let Some(refusal) = self.malformed(end)
         {
@@ -146,7 +169,7 @@ impl Intake {
     }
 
     fn before_decision(&mut self, end: bool, policy: &Policy) -> Next {
-        if !end && self.scanner.facts().bytes < self.hold_limit {
+        if !end && self.scanner.bytes() < self.hold_limit {
             return Next::Hold;
         }
         let facts = self.scanner.facts();

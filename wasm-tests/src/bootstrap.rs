@@ -99,13 +99,17 @@ pub fn listener(name: &str, filter: &Value, routes: &Value) -> Value {
     })
 }
 
-/// Routes to the workers, and by prefix to the worker that resets its connections.
+/// Routes to the workers, and by prefix to the worker that resets its connections. Envoy may hold back what the filter
+/// does (`body.hold_limit`) and one more read of the connection, which is at most its buffer limit.
 #[must_use]
 pub fn worker_routes() -> Value {
-    json!([
-        {"match": {"prefix": "/resetting/"}, "route": {"cluster": "resetter", "timeout": "0s"}},
-        {"match": {"prefix": "/"}, "route": {"cluster": "workers", "timeout": "0s"}},
-    ])
+    let route = |prefix: &str, cluster: &str| {
+        json!({
+            "match": {"prefix": prefix}, "route": {"cluster": cluster, "timeout": "0s"},
+            "request_body_buffer_limit": 3 << 20,
+        })
+    };
+    json!([route("/resetting/", "resetter"), route("/", "workers")])
 }
 
 /// Nowhere: the control role answers by itself.

@@ -1,18 +1,219 @@
-//! What a caller and a worker see of the filter, in each of the three places where a request can wait.
+//! What callers and workers see of the filter.
 
-use serde_json::json;
-use wasm_tests::caller::chat;
-use wasm_tests::rig::{MODEL, Rig, Setup, Wait};
+use serde_json::{Value, json};
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
+use worker_sim::Fault;
+
+const EVERY_WAIT: [Wait; 3] = [Wait::Unread, Wait::AtHeaders, Wait::BodyHeld];
 
 #[tokio::test]
 async fn an_admitted_request_reaches_the_worker_with_its_tags() {
-    for wait in [Wait::Unread, Wait::AtHeaders, Wait::BodyHeld] {
-        let rig = Rig::start(Setup::new(2, wait)).await;
-        let answer = rig.post("acme", &[], &chat(MODEL, 3, false)).await;
-        assert_eq!(answer.status(), 200, "{wait:?}: {}", rig.envoy.log());
+    for wait in EVERY_WAIT {
+        let rig = Rig::start(Setup::new(1, wait)).await;
+        let answer = rig.post("acme", &[("x-sluice-lane", "interactive")], &chat(MODEL, 3, false)).await;
+        assert_eq!(answer.status(), 200);
         let headers = rig.worker.stats().last_headers;
-        println!("{wait:?} {headers:?} {}", rig.state().await);
-        assert_eq!(headers["x-sluice-tenant"], "acme");
-        let _ = json!({});
+        let tag = |name: &str| headers.get(&format!("x-sluice-{name}")).map(String::as_str);
+        assert_eq!((tag("tenant"), tag("lane"), tag("priority")), (Some("acme"), Some("interactive"), Some("100")));
+        // What only the body tells cannot be in headers that have gone on before it.
+        let known_later = (tag("pool"), tag("prompt-tokens").is_some());
+        let expected = if wait == Wait::BodyHeld { (None, false) } else { (Some("main"), true) };
+        assert_eq!(known_later, expected, "{wait:?}");
     }
+}
+
+#[tokio::test]
+async fn spoofed_headers_do_not_reach_the_worker() {
+    for wait in EVERY_WAIT {
+        let mut setup = Setup::new(1, wait).with("/tiers", json!({"slow": {"max_lane": "standard"}}));
+        setup.policy["tenants"]["acme"] = json!({"tier": "slow"});
+        let rig = Rig::start(setup).await;
+        let spoofed: [(&str, &[u8]); 9] = [
+            ("x-tenant-id", b"acme"),
+            ("X-Sluice-Tenant", b"somebody-else"),
+            ("x-sluice-tenant", b"again"),
+            ("x-sluice-lane", b"interactive"),
+            ("x-sluice-priority", b"1000000"),
+            ("x-sluice-anything", b"\xff\xfe"),
+            ("x-gateway-destination-endpoint", b"10.0.0.1:80"),
+            ("X-Gateway-Destination-Endpoint-Served", b"10.0.0.1:80"),
+            ("x-gateway-destination-endpoint-subset", b"10.0.0.1:80"),
+        ];
+        let body = chat(MODEL, 1, false).to_string();
+        let request = request_bytes(CHAT, &spoofed, body.as_bytes(), true);
+        assert_eq!(RawCaller::send(rig.address, &request).await.status().await, Some(200));
+        let headers = rig.worker.stats().last_headers;
+        assert_eq!(headers["x-sluice-tenant"], "acme");
+        assert_eq!((&*headers["x-sluice-lane"], &*headers["x-sluice-priority"]), ("standard", "0"), "clamped");
+        assert!(!headers.contains_key("x-sluice-anything"), "{headers:?}");
+        assert!(!headers.keys().any(|name| name.starts_with("x-gateway-")), "{headers:?}");
+        rig.nothing_trapped().await;
+    }
+}
+
+#[tokio::test]
+async fn requests_without_a_body_pass_and_lose_spoofed_headers() {
+    let rig = Rig::start(Setup::new(1, Wait::Unread)).await;
+    let url = format!("http://{}/v1/models", rig.address);
+    let answer = reqwest::Client::new().get(url).header("x-sluice-tenant", "me").send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(rig.state().await["members"], json!([]), "nothing was decided");
+}
+
+#[tokio::test]
+async fn a_refusal_explains_itself_in_the_apis_own_shape() {
+    let setup = Setup::new(1, Wait::AtHeaders).with("/pools/0/max_prompt_tokens", json!(100));
+    let rig = Rig::start(setup).await;
+    let long = json!({"model": MODEL, "messages": [{"role": "user", "content": "word ".repeat(400)}]});
+    let answer = rig.post("acme", &[], &long).await;
+    assert_eq!(answer.status(), 413);
+    assert_eq!(answer.headers()["x-sluice-reason"], "oversize");
+    assert!(!answer.headers().contains_key("retry-after"), "never");
+    let error = answer.json::<Value>().await.unwrap()["error"].clone();
+    assert_eq!(
+        (&error["code"], &error["type"], &error["param"]),
+        (&json!("oversize"), &json!("invalid_request_error"), &Value::Null)
+    );
+    assert_eq!(
+        (&error["limit"]["knob"], &error["limit"]["allowed"]),
+        (&json!("pools[main].max_prompt_tokens"), &json!(100))
+    );
+    let measured = error["limit"]["measured"].as_u64().unwrap();
+    assert!(error["message"].as_str().unwrap().contains(&measured.to_string()), "{error}");
+
+    rig.worker.set_faults([Fault::Hang]);
+    let body = chat(MODEL, 1, false).to_string();
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"capped")], body.as_bytes(), true);
+    let mut holders = Vec::new();
+    for _ in 0..4 {
+        holders.push(RawCaller::send(rig.address, &request).await);
+    }
+    eventually("four are held", async || (rig.held().await == (4, 4)).then_some(()).ok_or_else(String::new)).await;
+    let answer = rig.post("capped", &[], &chat(MODEL, 1, false)).await;
+    assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &"1".parse().unwrap()));
+    let error = answer.json::<Value>().await.unwrap()["error"].clone();
+    assert_eq!(
+        error["limit"],
+        json!({"knob": "tenants.capped.max_in_flight", "measured": 5, "allowed": 4, "unit": "requests"})
+    );
+    assert_eq!(error["type"], "rate_limit_error");
+    let metrics = rig.envoy.prometheus().await.unwrap();
+    let counted = r#"sluice_requests_total{pool="main",lane="standard",outcome="tenant_requests"} 1"#;
+    assert!(same_metric(&metrics, counted), "{metrics}");
+}
+
+/// Whether the page has a sample with this value and these labels, in whatever order.
+fn same_metric(page: &str, sample: &str) -> bool {
+    let parts = |line: &str| {
+        let mut parts: Vec<String> =
+            line.split(['{', '}', ',', ' ']).filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        parts.sort_unstable();
+        parts
+    };
+    page.lines().any(|line| parts(line) == parts(sample))
+}
+
+/// A body that goes beyond what its headers promised is refused while it streams through.
+#[tokio::test]
+async fn what_an_unread_body_proves_impossible_is_refused_then() {
+    let setup = Setup::new(2, Wait::Unread).with("/pools/0/max_prompt_tokens", json!(1_000));
+    let rig = Rig::start(setup).await;
+    for content in ["word ".repeat(8_000), "word ".repeat(700_000)] {
+        let long = json!({"model": MODEL, "messages": [{"role": "user", "content": content}]});
+        let answer = rig.post("acme", &[], &long).await;
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["x-sluice-reason"]),
+            (413, &"oversize".parse().unwrap())
+        );
+    }
+    let other = rig.post("acme", &[], &chat("another-model", 1, false)).await;
+    assert_eq!(
+        (other.status().as_u16(), &other.headers()["x-sluice-reason"]),
+        (404, &"unknown_model".parse().unwrap())
+    );
+    rig.nothing_is_held().await;
+    assert_eq!(rig.worker.stats().requests, 0, "the worker was given none of them whole");
+}
+
+/// A body larger than the proxy may hold back is decided from what was seen, never turned into a 413 by the proxy.
+#[tokio::test]
+async fn a_body_beyond_the_hold_limit_is_decided_from_what_was_seen() {
+    for wait in [Wait::AtHeaders, Wait::BodyHeld] {
+        let mut setup = Setup::new(1, wait);
+        setup.worker.max_model_len = 2_000_000;
+        setup.worker.num_gpu_blocks = 200_000;
+        setup.worker.per_prefill_token_us = 0.0;
+        let rig = Rig::start(setup).await;
+        let body = format!(
+            r#"{{"model": "{MODEL}", "max_tokens": 1, "messages": [{{"role": "user", "content": "{}"}}]}}"#,
+            "word ".repeat(600_000)
+        );
+        for sized in [true, false] {
+            let request = request_bytes(CHAT, &[], body.as_bytes(), sized);
+            assert_eq!(
+                RawCaller::send(rig.address, &request).await.status().await,
+                Some(200),
+                "{wait:?} sized: {sized}"
+            );
+        }
+        assert_eq!(rig.worker.stats().requests, 2);
+        rig.nothing_is_held().await;
+    }
+}
+
+#[tokio::test]
+async fn poisoned_bodies_never_trap() {
+    let deep = format!(r#"{{"model": "{MODEL}", "messages": {}{}}}"#, "[".repeat(50_000), "]".repeat(50_000));
+    let long =
+        format!(r#"{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "{}"}}]}}"#, "x".repeat(3 << 20));
+    let model = |rest: &str| format!(r#"{{"model": "{MODEL}", {rest}}}"#).into_bytes();
+    let bodies: Vec<Vec<u8>> = vec![
+        model(r#""messages": []"#),
+        model(r#""messages": null, "max_tokens": 1e999, "n": -1e999"#),
+        model(r#""messages": "\ud800", "max_tokens": 99999999999999999999999999"#),
+        model(r#""messages": [[[{"content": {"content": []}}]]], "max_tokens": -5"#),
+        b"{\"model\": \"\xff\xfe\", \"messages\": [{\"content\": \"\xc3\x28\xa0\"}]}".to_vec(),
+        br#"{"model": "sim", "messages": [{"role": "user", "con"#.to_vec(),
+        b"\xef\xbb\xbf{}".to_vec(),
+        b"null".to_vec(),
+        vec![0; 1_000],
+        deep.into_bytes(),
+        long.into_bytes(),
+    ];
+    for wait in EVERY_WAIT {
+        let rig = Rig::start(Setup::new(2, wait)).await;
+        for body in &bodies {
+            for (sized, path) in [(true, CHAT), (false, CHAT), (true, "/v1/completions"), (true, "/v1/anything")] {
+                let tenant: (&str, &[u8]) = ("x-tenant-id", b"caf\xe9");
+                let request = request_bytes(path, &[tenant], body, sized);
+                let status = RawCaller::send(rig.address, &request).await.status().await;
+                // The worker may close on what it does not know before it has read all of it.
+                let answered = status.is_some_and(|status| path == "/v1/anything" || (200..500).contains(&status));
+                assert!(answered, "{wait:?} {path} {sized}: {status:?}");
+            }
+        }
+        assert_eq!(rig.post("capped", &[], &chat(MODEL, 1, false)).await.status(), 200);
+        rig.nothing_is_held().await;
+        rig.nothing_trapped().await;
+    }
+}
+
+#[tokio::test]
+async fn a_second_plugin_of_the_same_code_disturbs_nothing() {
+    let rig = Rig::start(Setup::new(2, Wait::Unread)).await;
+    rig.worker.set_faults([Fault::Hang]);
+    let body = chat(MODEL, 1, false).to_string();
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"capped")], body.as_bytes(), true);
+    let _held_next_door = RawCaller::send(rig.neighbour, &request).await;
+    eventually("the neighbour's request is in the worker", async || {
+        (rig.worker.stats().in_server == 1).then_some(()).ok_or_else(String::new)
+    })
+    .await;
+    assert_eq!(RawCaller::send(rig.neighbour, &request).await.status().await, Some(429), "its own cap of 1 holds");
+    assert_eq!(rig.state().await["members"], json!([]), "and is counted in its own namespace");
+    rig.worker.set_faults([]);
+    assert_eq!(rig.post("capped", &[], &chat(MODEL, 1, false)).await.status(), 200);
+    assert_eq!(RawCaller::send(rig.neighbour, &request).await.status().await, Some(429), "its request is still held");
+    rig.nothing_trapped().await;
 }

@@ -56,10 +56,21 @@ fn an_unread_request_is_decided_by_size_and_corrected_at_its_end() {
 #[test]
 fn what_the_body_proves_impossible_is_refused_as_soon_as_it_is_seen() {
     let policy = policy(ONE_POOL, false);
-    let mut intake = intake(&policy, Some(40));
+    let mut intake = intake(&policy, Some(4_000));
     intake.admitted();
     assert_eq!(intake.body(br#"{"messages": [{"content": ""#, false, &policy), Next::GoOn);
     assert_eq!(reason(intake.body("many words ".repeat(60).as_bytes(), false, &policy)), Some(Reason::Oversize));
+}
+
+#[test]
+fn a_body_ends_with_the_last_byte_that_was_promised() {
+    let policy = policy(ONE_POOL, false);
+    let body = br#"{"messages": []}"#;
+    let mut intake = intake(&policy, Some(body.len() as u64));
+    intake.admitted();
+    assert!(matches!(intake.body(body, false, &policy), Next::Correct(_)));
+    assert!(intake.ended());
+    assert_eq!(intake.body(b"", true, &policy), Next::GoOn);
 }
 
 #[test]

@@ -165,6 +165,12 @@ impl Scanner {
         }
     }
 
+    /// Bytes seen so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.facts.bytes
+    }
+
     /// What was found so far.
     #[must_use]
     pub fn facts(&self) -> Facts {
