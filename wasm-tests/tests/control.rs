@@ -1,0 +1,189 @@
+//! The control listener, and what a view does to decisions.
+
+use serde_json::{Value, json};
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
+use wasm_tests::rig::{MODEL, Rig, Setup, TOKEN, Wait, eventually};
+use worker_sim::Fault;
+
+const VIEW: &str = "/sluice/v1/view";
+const STATE: &str = "/sluice/v1/state";
+
+fn worker(state: &str, busy: bool, free_blocks: u64) -> Value {
+    json!({
+        "address": "127.0.0.1:1", "state": state, "scraped_ms_ago": 3, "busy": busy,
+        "ranks": [{"rank": 0, "kv_used_blocks": 100 - free_blocks, "kv_total_blocks": 100}],
+    })
+}
+
+fn workers(workers: &[Value]) -> Value {
+    json!({"workers": workers})
+}
+
+async fn reason(rig: &Rig) -> (u16, String) {
+    let answer = rig.post("acme", &[], &chat(MODEL, 1, false)).await;
+    let reason = answer.headers().get("x-sluice-reason").map(|value| value.to_str().unwrap().to_owned());
+    (answer.status().as_u16(), reason.unwrap_or_default())
+}
+
+async fn push(rig: &Rig, generation: u64, pool: Value) {
+    let (status, answer) = rig.push_view(7, generation, pool).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[tokio::test]
+async fn what_must_not_be_taken_is_refused_and_changes_nothing() {
+    let rig = Rig::start(Setup::new(2, Wait::Unread)).await;
+    push(&rig, 5, workers(&[worker("up", false, 100)])).await;
+    let stands = |state: &Value| {
+        (state["view"]["epoch"].clone(), state["view"]["generation"].clone(), state["view"]["document"].clone())
+    };
+    let before = stands(&rig.state().await);
+    assert_eq!((&before.0, &before.1), (&json!(7), &json!(5)));
+
+    let newer = json!({"version": 1, "epoch": 7, "generation": 6, "pools": {}}).to_string().into_bytes();
+    for token in [None, Some(""), Some("wrong"), Some("correct horse battery stapl")] {
+        assert_eq!(rig.control("POST", VIEW, token, newer.clone()).await.0, 401);
+        assert_eq!(rig.control("GET", STATE, token, Vec::new()).await.0, 401);
+    }
+    for generation in [5, 4, 0] {
+        let (status, refusal) = rig.push_view(7, generation, workers(&[])).await;
+        assert_eq!((status, &refusal["generation"]), (409, &json!(5)));
+    }
+    assert_eq!(rig.push_view(6, 99, workers(&[])).await.0, 409, "an older sidecar");
+    for body in [
+        &b""[..],
+        b"{",
+        b"[]",
+        b"{\"version\": 1}",
+        b"{\"version\": 2, \"epoch\": 9, \"generation\": 1, \"pools\": {}}",
+    ] {
+        let (status, refusal) = rig.control("POST", VIEW, Some(TOKEN), body.to_vec()).await;
+        assert!(status == 400 && refusal["error"].as_str().unwrap().starts_with("not a view"), "{refusal}");
+    }
+    assert_eq!(rig.control("PUT", VIEW, Some(TOKEN), newer).await.0, 405);
+    assert_eq!(rig.control("GET", "/elsewhere", Some(TOKEN), Vec::new()).await.0, 404);
+    assert_eq!(stands(&rig.state().await), before);
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn a_view_of_ten_mebibytes_is_refused_with_and_without_its_size() {
+    let rig = Rig::start(Setup::new(1, Wait::Unread)).await;
+    push(&rig, 1, workers(&[worker("up", false, 100)])).await;
+    let mut huge = br#"{"version": 1, "epoch": 7, "generation": 2, "pools": {"main": {"workers": []}}"#.to_vec();
+    huge.resize((10 << 20) - 1, b' ');
+    huge.push(b'}');
+    let authorization = format!("Bearer {TOKEN}");
+    for sized in [true, false] {
+        let request = request_bytes(VIEW, &[("authorization", authorization.as_bytes())], &huge, sized);
+        assert_eq!(RawCaller::send(rig.control_address(), &request).await.status().await, Some(413), "sized: {sized}");
+    }
+    assert_eq!(rig.state().await["view"]["generation"], 1);
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn on_other_listeners_control_paths_are_ordinary_requests() {
+    let rig = Rig::start(Setup::new(1, Wait::Unread)).await;
+    let client = reqwest::Client::new();
+    let view = json!({"version": 1, "epoch": 9, "generation": 1, "pools": {}}).to_string();
+    for address in [rig.address, rig.neighbour] {
+        let url = |path| format!("http://{address}{path}");
+        let post = client.post(url(VIEW)).bearer_auth(TOKEN).body(view.clone()).send().await.unwrap();
+        let get = client.get(url(STATE)).bearer_auth(TOKEN).send().await.unwrap();
+        assert_eq!((post.status().as_u16(), get.status().as_u16()), (404, 404), "the worker's answer");
+        assert!(!get.text().await.unwrap().contains("members"));
+    }
+    assert_eq!(rig.state().await["view"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_view_sheds_when_all_are_busy_and_refuses_when_none_lives() {
+    let rig = Rig::start(Setup::new(2, Wait::Unread)).await;
+    assert_eq!(reason(&rig).await.0, 200, "without a view the pool's own cap holds");
+    let (free, busy) = (worker("up", false, 100), worker("up", true, 100));
+    for (generation, pool, expected) in [
+        (1, vec![busy.clone(), busy.clone()], (503, "all_busy")),
+        (2, vec![busy.clone(), free.clone()], (200, "")),
+        (3, vec![busy, worker("draining", false, 100)], (503, "all_busy")),
+        (4, vec![worker("down", false, 100), worker("draining", false, 100)], (503, "no_workers")),
+        (5, vec![], (503, "no_workers")),
+        (6, vec![free], (200, "")),
+    ] {
+        push(&rig, generation, workers(&pool)).await;
+        assert_eq!(reason(&rig).await, (expected.0, expected.1.to_owned()), "generation {generation}");
+    }
+}
+
+#[tokio::test]
+async fn the_cap_for_each_worker_follows_the_view() {
+    let mut setup = Setup::new(4, Wait::Unread).with("/pools/0/max_in_flight_per_worker", json!(2));
+    setup.policy["pools"][0].as_object_mut().unwrap().remove("max_in_flight");
+    let rig = Rig::start(setup).await;
+    assert_eq!(reason(&rig).await, (503, "stale_view".to_owned()), "no view, no number of workers");
+    push(&rig, 1, workers(&[worker("up", false, 100), worker("up", false, 100)])).await;
+    let holders = hold(&rig, 4).await;
+    assert_eq!(reason(&rig).await, (429, "pool_requests".to_owned()));
+    push(&rig, 2, workers(&vec![worker("up", false, 100); 3])).await;
+    rig.worker.set_faults([]);
+    assert_eq!(reason(&rig).await.0, 200);
+    drop(holders);
+    rig.nothing_is_held().await;
+}
+
+/// Holds so many requests in the worker.
+async fn hold(rig: &Rig, count: u64) -> Vec<RawCaller> {
+    rig.worker.set_faults([Fault::Hang]);
+    let body = chat(MODEL, 32, false).to_string();
+    let request = request_bytes(CHAT, &[], body.as_bytes(), true);
+    let mut callers = Vec::new();
+    for _ in 0..count {
+        callers.push(RawCaller::send(rig.address, &request).await);
+    }
+    eventually("all are held, as read", async || {
+        let held = rig.state().await["pools"]["main"]["held"].clone();
+        (held["requests"] == count && held["blocks"] == 3 * count).then_some(()).ok_or(held.to_string())
+    })
+    .await;
+    callers
+}
+
+/// What was admitted since the scrape counts against the free blocks; the next scrape has seen it.
+#[tokio::test]
+async fn in_flight_credit_is_retired_by_sequence() {
+    let setup = Setup::new(2, Wait::AtHeaders).with("/pools/0/kv", json!({"block_size": 16, "headroom": 0.1}));
+    let rig = Rig::start(setup).await;
+    let pool = |admitted: Value| json!({"admitted": admitted, "workers": [worker("up", false, 19)]});
+    push(&rig, 1, pool(json!({"requests": 0, "blocks": 0}))).await;
+    // 19 free blocks less 10 of headroom: three requests of 3 blocks each.
+    let holders = hold(&rig, 3).await;
+    assert_eq!(reason(&rig).await, (429, "kv_blocks".to_owned()));
+
+    let (_, answer) = rig.push_view(7, 2, pool(json!({"requests": 0, "blocks": 0}))).await;
+    assert_eq!(answer["admitted"]["main"], json!({"requests": 3, "blocks": 9}));
+    assert_eq!(reason(&rig).await, (429, "kv_blocks".to_owned()), "a scrape from before they were admitted");
+
+    push(&rig, 3, pool(answer["admitted"]["main"].clone())).await;
+    rig.worker.set_faults([]);
+    assert_eq!(reason(&rig).await.0, 200, "a scrape that has seen them");
+    drop(holders);
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn a_stale_view_falls_back_to_what_its_policy_says() {
+    for (then, expected) in [("local_caps", (200, "")), ("admit", (200, "")), ("reject", (503, "stale_view"))] {
+        let setup = Setup::new(1, Wait::Unread).with("/pools/0/stale", json!({"hold": "500ms", "then": then}));
+        let rig = Rig::start(setup).await;
+        push(&rig, 1, workers(&[worker("up", true, 100)])).await;
+        assert_eq!(reason(&rig).await, (503, "all_busy".to_owned()));
+        eventually("the view is too old", async || match reason(&rig).await {
+            (503, reason) if reason == "all_busy" => Err(reason),
+            other if other == (expected.0, expected.1.to_owned()) => Ok(()),
+            other => panic!("{then}: {other:?}"),
+        })
+        .await;
+        push(&rig, 2, workers(&[worker("up", true, 100)])).await;
+        assert_eq!(reason(&rig).await, (503, "all_busy".to_owned()), "a new view is believed again");
+    }
+}
