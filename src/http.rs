@@ -142,7 +142,7 @@ impl HttpContext for Exchange {
         }
         arrival::tag_sender(&arrival.tenant, arrival.lane(&self.policy));
         let intake = Intake::new(arrival, &self.policy);
-        let (wait, next) = (intake.wait(), intake.headers());
+        let (wait, next) = (intake.wait(), intake.headers(&self.policy));
         if wait == Wait::BodyHeld
             && let Some(pool) = intake.pool()
         {

@@ -30,12 +30,33 @@ pub struct Ask {
     pub prompt_read: bool,
 }
 
+/// Most tokens one request is ever charged, far beyond any real one: sums of them stay exact, so that a release takes
+/// back what was charged and nothing of what others hold.
+const MOST_TOKENS: Tokens = Tokens(1 << 32);
+
 impl Ask {
     /// What the request will hold.
     #[must_use]
     pub fn amount(&self, block_size: u32) -> Amount {
-        let tokens = self.prompt.plus(self.output);
+        let tokens = self.prompt.plus(self.output).min(MOST_TOKENS);
         Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) }
+    }
+
+    /// A guess cut down to what a request that fits could be at most; what was read stays as it is. So a request that
+    /// only looks too large is let in when there is room for the largest, and refused once it has proved too large.
+    #[must_use]
+    pub fn at_most_what_fits(self, tenant: &Limits, pool: &Pool) -> Self {
+        if self.prompt_read {
+            return self;
+        }
+        let less_output = |cap: &Cap| cap.limit.saturating_sub(self.output.0);
+        let caps = [
+            pool.max_prompt_tokens.as_ref().map(|cap| cap.limit),
+            pool.max_model_len.as_ref().map(less_output),
+            tenant.tokens.as_ref().map(less_output),
+        ];
+        let prompt = caps.into_iter().flatten().fold(self.prompt.0, u64::min);
+        Self { prompt: Tokens(prompt), ..self }
     }
 }
 
@@ -74,7 +95,7 @@ pub fn decide(
     now: Time,
 ) -> Result<(), Refusal> {
     let sight = Sight::of(view, rules.pool, now);
-    fits_ever(ask, rules.pool)?;
+    fits_ever(ask, rules.tenant, rules.pool)?;
     has_workers(sight, rules)?;
     within_tenant_caps(ask, rules, held)?;
     some_worker_is_free(sight, rules, held)?;
@@ -82,28 +103,26 @@ pub fn decide(
     fits_free_blocks(ask, sight, rules, held)
 }
 
-/// Whether a request of this size could ever be served by the pool.
+/// Whether a request of this size could ever be served; what was not read proves nothing.
 ///
 /// # Errors
 /// [`Reason::Oversize`] naming the limit.
-pub fn fits_ever(ask: &Ask, pool: &Pool) -> Result<(), Refusal> {
+pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool) -> Result<(), Refusal> {
     if !ask.prompt_read {
         return Ok(());
     }
-    let whole = ask.prompt.plus(ask.output_limit.unwrap_or_default());
-    for (cap, tokens, unit) in [
+    let at_its_limit = ask.prompt.plus(ask.output_limit.unwrap_or_default());
+    let caps = [
         (&pool.max_prompt_tokens, ask.prompt, "prompt tokens"),
-        (&pool.max_model_len, whole, "prompt and output tokens"),
-    ] {
+        (&pool.max_model_len, at_its_limit, "prompt and output tokens"),
+        (&tenant.tokens, ask.prompt.plus(ask.output), "tokens"),
+    ];
+    for (cap, tokens, unit) in caps {
         if let Some(cap) = cap
             && tokens.0 > cap.limit
         {
-            return Err(Refusal {
-                reason: Reason::Oversize,
-                limit: Some(limit(cap, tokens.0, unit)),
-                detail: Detail::None,
-                retry: Retry::Never,
-            });
+            let limit = Some(limit(cap, tokens.0, unit));
+            return Err(Refusal { reason: Reason::Oversize, limit, detail: Detail::None, retry: Retry::Never });
         }
     }
     Ok(())
@@ -146,29 +165,17 @@ fn within_tenant_caps(ask: &Ask, rules: Rules<'_>, held: Held<'_>) -> Result<(),
     if let Some(cap) = &rules.tenant.requests {
         within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain(), rules.retry_after)?;
     }
-    match &rules.tenant.tokens {
-        Some(cap) if ask_alone_exceeds(ask, cap) => Err(Refusal {
-            reason: Reason::Oversize,
-            limit: Some(limit(cap, ask.prompt.plus(ask.output).0, "tokens")),
-            detail: Detail::Fixed("more than its tenant may ever hold"),
-            retry: Retry::Never,
-        }),
-        Some(cap) => {
-            let releases = releases_until(with_this.tokens.0.saturating_sub(cap.limit), now_held);
-            let refused = Refusal {
-                reason: Reason::TenantTokens,
-                limit: Some(limit(cap, with_this.tokens.0, "tokens")),
-                detail: Detail::None,
-                retry: advice(Some(held.tenant.drain()), releases, rules.retry_after),
-            };
-            if with_this.tokens.0 > cap.limit { Err(refused) } else { Ok(()) }
-        }
-        None => Ok(()),
+    let Some(cap) = &rules.tenant.tokens else { return Ok(()) };
+    if with_this.tokens.0 <= cap.limit {
+        return Ok(());
     }
-}
-
-fn ask_alone_exceeds(ask: &Ask, cap: &Cap) -> bool {
-    ask.prompt_read && ask.prompt.plus(ask.output).0 > cap.limit
+    let releases = releases_until(with_this.tokens.0.saturating_sub(cap.limit), now_held);
+    Err(Refusal {
+        reason: Reason::TenantTokens,
+        limit: Some(limit(cap, with_this.tokens.0, "tokens")),
+        detail: Detail::None,
+        retry: advice(Some(held.tenant.drain()), releases, rules.retry_after),
+    })
 }
 
 /// How many average releases free `tokens`.

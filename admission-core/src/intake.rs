@@ -11,8 +11,9 @@ use std::sync::Arc;
 use crate::decide::{Ask, fits_ever};
 use crate::estimate;
 use crate::outcome::{Detail, Reason, Refusal, Retry};
-use crate::policy::{Lane, Policy, Pool};
+use crate::policy::{Lane, Limits, Policy, Pool};
 use crate::request::{Api, Scanner};
+use crate::units::Tokens;
 
 #[cfg(test)]
 mod tests;
@@ -119,13 +120,21 @@ impl Intake {
 
     /// After the headers.
     #[must_use]
-    pub fn headers(&self) -> Next {
+    pub fn headers(&self, policy: &Policy) -> Next {
         match (self.wait, &self.pool, self.arrival.body_bytes) {
             (Wait::Unread, Some(pool), Some(size)) => {
-                Next::Decide(estimate::from_size(size, self.arrival.api, pool), Arc::clone(pool))
+                self.decide(estimate::from_size(size, self.arrival.api, pool), pool, policy)
             }
             _ => Next::Hold,
         }
+    }
+
+    fn decide(&self, ask: Ask, pool: &Arc<Pool>, policy: &Policy) -> Next {
+        Next::Decide(ask.at_most_what_fits(self.tenant(policy), pool), Arc::clone(pool))
+    }
+
+    fn tenant<'a>(&self, policy: &'a Policy) -> &'a Limits {
+        policy.tenant(&self.arrival.tenant).limits
     }
 
     /// The request was admitted as [`Next::Decide`] said.
@@ -183,7 +192,7 @@ impl Intake {
             false => estimate::from_part(&facts, self.arrival.body_bytes, api, &pool),
         };
         self.pool = Some(Arc::clone(&pool));
-        Next::Decide(ask, pool)
+        self.decide(ask, &pool, policy)
     }
 
     fn after_admission(&mut self, end: bool, policy: &Policy) -> Next {
@@ -192,7 +201,9 @@ impl Intake {
             return Next::GoOn;
         }
         let ask = estimate::from_body(&self.scanner.facts(), self.arrival.api, &pool);
-        if let Err(refusal) = fits_ever(&ask, &pool) {
+        // Until the end only the prompt seen so far is certain: a limit on the output may still come.
+        let certain = if end { ask } else { Ask { output: Tokens(0), output_limit: None, ..ask } };
+        if let Err(refusal) = fits_ever(&certain, self.tenant(policy), &pool) {
             return Next::Refuse(refusal);
         }
         if !end {

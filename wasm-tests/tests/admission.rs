@@ -1,4 +1,5 @@
 //! What callers and workers see of the filter.
+#![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};

@@ -1,4 +1,5 @@
 //! The control listener, and what a view does to decisions.
+#![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};

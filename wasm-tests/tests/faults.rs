@@ -1,4 +1,5 @@
 //! What breaks, and what it costs.
+#![cfg(not(target_family = "wasm"))]
 
 use std::collections::BTreeSet;
 

@@ -92,6 +92,33 @@ fn more_tokens_than_a_tenant_may_ever_hold_is_oversize() {
 }
 
 #[test]
+fn a_guess_is_cut_down_to_what_could_fit() {
+    let picture = picture(r#""max_in_flight": 1, "max_prompt_tokens": 700, "max_model_len": 650"#);
+    let (tenant, pool) = (picture.policy.tenant("acme"), picture.policy.only_pool().unwrap());
+    let prompt = |ask: Ask, limits| ask.at_most_what_fits(limits, pool).prompt;
+    let guess = Ask { prompt: Tokens(5_000), output: Tokens(100), output_limit: None, prompt_read: false };
+    assert_eq!(prompt(guess, tenant.limits), Tokens(550));
+    assert_eq!(picture.decide(&guess.at_most_what_fits(tenant.limits, pool)), Ok(()));
+    assert_eq!(prompt(Ask { output: Tokens(990), ..guess }, tenant.limits), Tokens(0));
+    assert_eq!(prompt(Ask { prompt_read: true, ..guess }, tenant.limits), Tokens(5_000), "what was read stays");
+}
+
+#[test]
+fn absurd_asks_leave_what_others_hold_alone() {
+    let mut picture = picture(r#""max_in_flight": 99"#);
+    picture.hold_in_pool(1, 160);
+    let absurd = Ask { prompt: Tokens(u64::MAX), output: Tokens(u64::MAX), output_limit: None, prompt_read: true };
+    let amount = absurd.amount(1);
+    for _ in 0..1_000 {
+        picture.pool.charge(&picture.members, picture.holder, LANE, amount);
+    }
+    for _ in 0..1_000 {
+        picture.pool.refund(&picture.members, picture.holder, LANE, amount);
+    }
+    assert_eq!(picture.pool.held(&picture.members).tokens, Tokens(160));
+}
+
+#[test]
 fn a_fresh_view_without_a_live_worker_is_not_overload() {
     let mut picture = picture(r#""max_in_flight": 1"#);
     picture.view().live_workers = 0;

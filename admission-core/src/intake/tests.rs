@@ -45,8 +45,8 @@ fn waits_in_the_first_place_that_applies() {
 fn an_unread_request_is_decided_by_size_and_corrected_at_its_end() {
     let policy = policy(ONE_POOL, false);
     let mut intake = intake(&policy, Some(400));
-    let Next::Decide(guess, pool) = intake.headers() else { panic!("decide") };
-    assert_eq!((guess.prompt, pool.name.as_str()), (Tokens(100), "p"));
+    let Next::Decide(guess, pool) = intake.headers(&policy) else { panic!("decide") };
+    assert_eq!((guess.prompt, pool.name.as_str()), (Tokens(50), "p"), "400 bytes, cut to what the pool takes");
     intake.admitted();
     assert_eq!(intake.body(br#"{"messages": [{"content": "hi"}], "#, false, &policy), Next::GoOn);
     let Next::Correct(exact) = intake.body(br#""max_tokens": 5}"#, true, &policy) else { panic!("correct") };
@@ -74,10 +74,25 @@ fn a_body_ends_with_the_last_byte_that_was_promised() {
 }
 
 #[test]
+fn output_counts_against_a_cap_only_once_its_limit_is_certain() {
+    let policy = policy(
+        r#"{"tenants": {"t": {"max_tokens_in_flight": 200}}, "pools": [{"name": "p", "max_in_flight": 1}]}"#,
+        false,
+    );
+    for (limit, refused) in [(10, None), (300, Some(Reason::Oversize))] {
+        let mut intake = intake(&policy, Some(4_000));
+        intake.admitted();
+        assert_eq!(intake.body(br#"{"messages": [], "max_tokens": 400, "#, false, &policy), Next::GoOn);
+        let end = format!(r#""max_tokens": {limit}}}"#);
+        assert_eq!(reason(intake.body(end.as_bytes(), true, &policy)), refused);
+    }
+}
+
+#[test]
 fn a_held_request_goes_to_the_pool_of_its_model() {
     let policy = policy(TWO_POOLS, true);
     let mut intake = intake(&policy, Some(40));
-    assert_eq!(intake.headers(), Next::Hold);
+    assert_eq!(intake.headers(&policy), Next::Hold);
     assert_eq!(intake.body(br#"{"messages": [], "#, false, &policy), Next::Hold);
     let Next::Decide(ask, pool) = intake.body(br#""model": "a-1"}"#, true, &policy) else { panic!("decide") };
     assert_eq!((pool.name.as_str(), ask.prompt_read), ("a", true));
@@ -125,12 +140,12 @@ fn malformed_bodies_are_refused_before_and_after_admission() {
 #[test]
 fn what_cannot_be_read_is_charged_by_size() {
     let policy = policy(ONE_POOL, false);
-    let size = Some(400);
+    let size = Some(160);
     for (api, compressed) in [(Api::Other, false), (Api::Chat, true)] {
         let arrival = Arrival { tenant: "t".into(), asked_lane: None, api, body_bytes: size, compressed };
         let mut intake = Intake::new(arrival, &policy);
-        assert!(matches!(intake.headers(), Next::Decide(ask, _) if ask.prompt == Tokens(100)));
+        assert!(matches!(intake.headers(&policy), Next::Decide(ask, _) if ask.prompt == Tokens(40)));
         intake.admitted();
-        assert_eq!(intake.body(&[0x1f; 400], true, &policy), Next::GoOn);
+        assert_eq!(intake.body(&[0x1f; 160], true, &policy), Next::GoOn);
     }
 }
