@@ -1,2 +1,67 @@
-//! The entry points a person needs.
-fn main() {}
+//! The entry points a person needs: `cargo xtask tools | build | test | demo`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod artefacts;
+mod command;
+mod config;
+mod demo;
+mod suite;
+mod tools;
+mod validate;
+mod workspace;
+
+use workspace::Workspace;
+
+/// Builds, tests and shows Sluice.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what tests and demo need, Envoy among it, under target/tools.
+    Tools,
+    /// Write dist/sluice.wasm and dist/sluice-sidecar.
+    Build,
+    /// Run every test there is; the first failure ends it.
+    Test,
+    /// Overload three simulated workers behind a real Envoy, without and with the filter.
+    Demo {
+        /// Write the figures to this file.
+        #[arg(long)]
+        json: Option<PathBuf>,
+        /// Leave everything running until Ctrl-C.
+        #[arg(long)]
+        hold: bool,
+        /// Load of 10 seconds instead of 25.
+        #[arg(long)]
+        short: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    let workspace = Workspace::find()?;
+    match task {
+        Task::Tools => tools::install(&workspace),
+        Task::Build => artefacts::release(&workspace),
+        Task::Test => suite::run(&workspace),
+        Task::Demo { json, hold, short } => demo::run(&workspace, &demo::Options { json, hold, short }).map(drop),
+    }
+}

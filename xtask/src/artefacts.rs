@@ -1,0 +1,71 @@
+//! Building what is shipped and what tests run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::command;
+use crate::workspace::Workspace;
+
+/// What the filter is compiled to.
+const WASM: &str = "wasm32-wasip1";
+
+/// Writes what a release consists of.
+///
+/// # Errors
+/// When something does not build.
+pub fn release(workspace: &Workspace) -> Result<()> {
+    filter(workspace, &[], &workspace.dist().join("sluice.wasm"))?;
+    command::run(&mut command::cargo(["build", "--release", "--package", "host-sidecar", "--bin", "sluice-sidecar"]))?;
+    let sidecar = workspace.dist().join("sluice-sidecar");
+    copy(&workspace.built("release", "sluice-sidecar"), &sidecar)?;
+    Ok(())
+}
+
+/// Builds the filter as released, and the one that traps on command.
+///
+/// # Errors
+/// When it does not build.
+pub fn filters(workspace: &Workspace) -> Result<()> {
+    filter(workspace, &["--features", "test-trap"], &workspace.trapping_filter())?;
+    filter(workspace, &[], &workspace.filter())
+}
+
+/// Builds the filter as released.
+///
+/// # Errors
+/// When it does not build.
+pub fn released_filter(workspace: &Workspace) -> Result<()> {
+    filter(workspace, &[], &workspace.filter())
+}
+
+/// Cargo puts every variant in the same place, so each is copied to its own before the next is built.
+fn filter(workspace: &Workspace, features: &[&str], to: &Path) -> Result<()> {
+    let mut cargo = command::cargo(["build", "--release", "--target", WASM, "--package", "sluice"]);
+    command::run(cargo.args(features).current_dir(&workspace.root))?;
+    copy(&workspace.built(&format!("{WASM}/release"), "sluice.wasm"), to)
+}
+
+/// Builds the worker and the sidecar in the profile of tests and returns where they are.
+///
+/// # Errors
+/// When they do not build.
+pub fn programs(workspace: &Workspace) -> Result<(PathBuf, PathBuf)> {
+    let mut cargo = command::cargo(["build", "--package", "worker-sim", "--package", "host-sidecar", "--bins"]);
+    command::run(cargo.current_dir(&workspace.root))?;
+    Ok((workspace.built("debug", "worker-sim"), workspace.built("debug", "sluice-sidecar")))
+}
+
+/// By renaming, so that whoever reads the file meanwhile has either the old one or the new.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let explain = || format!("cannot copy {} to {}", from.display(), to.display());
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(explain)?;
+    }
+    let half = to.with_extension("new");
+    fs::copy(from, &half).with_context(explain)?;
+    fs::rename(&half, to).with_context(explain)?;
+    println!("    {} ({} KiB)", to.display(), fs::metadata(to).with_context(explain)?.len() / 1024);
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Reading and changing the shipped configurations.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Where the shipped configurations expect the module.
+const MODULE: &str = "/etc/sluice/sluice.wasm";
+
+/// Every document of a YAML file.
+///
+/// # Errors
+/// When the file cannot be read or is no YAML.
+pub fn documents(path: &Path) -> Result<Vec<Value>> {
+    let explain = || format!("cannot read {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(explain)?;
+    let documents = serde_norway::Deserializer::from_str(&text);
+    documents.map(|document| Value::deserialize(document).with_context(explain)).collect()
+}
+
+/// The one document of a YAML file.
+///
+/// # Errors
+/// When the file cannot be read, is no YAML or has no document.
+pub fn document(path: &Path) -> Result<Value> {
+    let first = documents(path)?.into_iter().next();
+    first.with_context(|| format!("{} is empty", path.display()))
+}
+
+/// Makes every filter load the module from `path`.
+pub fn set_module(value: &mut Value, path: &Path) {
+    match value {
+        Value::String(text) if text == MODULE => *text = path.to_string_lossy().into_owned(),
+        Value::Array(items) => items.iter_mut().for_each(|item| set_module(item, path)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| set_module(field, path)),
+        _ => {}
+    }
+}
+
+/// The element of an array that has this `name`.
+///
+/// # Errors
+/// When it is no array or has no such element.
+pub fn named<'a>(array: &'a mut Value, name: &str) -> Result<&'a mut Value> {
+    let items = array.as_array_mut().with_context(|| format!("no list with {name:?}"))?;
+    items.iter_mut().find(|item| item["name"] == name).with_context(|| format!("nothing named {name:?}"))
+}
+
+/// The HTTP connection manager of a listener in a bootstrap.
+///
+/// # Errors
+/// When there is no listener of that name.
+pub fn http_manager<'a>(bootstrap: &'a mut Value, listener: &str) -> Result<&'a mut Value> {
+    let listener = named(&mut bootstrap["static_resources"]["listeners"], listener)?;
+    let manager = listener.pointer_mut("/filter_chains/0/filters/0/typed_config");
+    manager.context("the listener has no HTTP connection manager")
+}
+
+/// Puts one object over another, as Istio merges a patch.
+pub fn merge(base: &mut Value, patch: &Value) {
+    match (base, patch) {
+        (Value::Object(base), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(base.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (base, patch) => *base = patch.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use admission_core::policy::{Plugin, Policy};
+
+    use super::*;
+
+    fn shipped(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config").join(name)
+    }
+
+    /// Every plugin configuration in a document, as the JSON that the filter is given.
+    fn plugin_configs(value: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        if value["kind"] == "WasmPlugin" {
+            found.push(value["spec"]["pluginConfig"].to_string());
+        }
+        if value.get("vm_config").is_some() {
+            found.push(value["configuration"]["value"].as_str().unwrap().to_owned());
+        }
+        match value {
+            Value::Array(items) => found.extend(items.iter().flat_map(plugin_configs)),
+            Value::Object(fields) => found.extend(fields.values().flat_map(plugin_configs)),
+            _ => {}
+        }
+        found
+    }
+
+    fn plugins(name: &str) -> Vec<Plugin> {
+        let documents = documents(&shipped(name)).unwrap();
+        let configs: Vec<String> = documents.iter().flat_map(plugin_configs).collect();
+        configs
+            .iter()
+            .map(|config| Plugin::parse(config.as_bytes()).unwrap_or_else(|problems| panic!("{name}: {problems:#?}")))
+            .collect()
+    }
+
+    fn policy(name: &str) -> Policy {
+        let filters = plugins(name).into_iter().find_map(|plugin| match plugin {
+            Plugin::Filter(policy) => Some(*policy),
+            Plugin::Control(_) => None,
+        });
+        filters.unwrap_or_else(|| panic!("{name} has no filter"))
+    }
+
+    #[test]
+    fn the_filter_takes_every_shipped_plugin_configuration() {
+        let roles = |name| plugins(name).iter().map(|plugin| matches!(plugin, Plugin::Control(_))).collect::<Vec<_>>();
+        assert_eq!(roles("envoy.yaml"), [false, true]);
+        assert_eq!(roles("istio.yaml"), [false, true]);
+        assert_eq!(roles("ecds/sluice.yaml"), [false]);
+    }
+
+    #[test]
+    fn all_forms_ship_the_same_policy() {
+        let envoy = format!("{:?}", policy("envoy.yaml"));
+        assert_eq!(envoy, format!("{:?}", policy("ecds/sluice.yaml")));
+        assert_eq!(envoy, format!("{:?}", policy("istio.yaml")));
+    }
+
+    #[test]
+    fn the_control_listener_can_hold_the_largest_view() {
+        let bootstrap = document(&shipped("envoy.yaml")).unwrap();
+        let listeners = bootstrap["static_resources"]["listeners"].as_array().unwrap();
+        let control = listeners.iter().find(|listener| listener["name"] == "control").unwrap();
+        let Some(Plugin::Control(role)) = plugins("envoy.yaml").pop() else { panic!("no control role") };
+        assert!(control["per_connection_buffer_limit_bytes"].as_u64().unwrap() >= role.max_view);
+    }
+
+    #[test]
+    fn the_sidecar_takes_its_shipped_configuration_and_knows_the_same_pool_and_workers() {
+        let text = std::fs::read_to_string(shipped("sidecar.yaml")).unwrap();
+        let sidecar = host_sidecar::Config::parse(&text).unwrap();
+        assert_eq!(sidecar.warnings(), [""; 0]);
+        assert_eq!(sidecar.pools[0].name, policy("envoy.yaml").only_pool().unwrap().name);
+        let mut bootstrap = document(&shipped("envoy.yaml")).unwrap();
+        let cluster = named(&mut bootstrap["static_resources"]["clusters"], "workers").unwrap();
+        let endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"].as_array().unwrap().clone();
+        let addresses = endpoints.iter().map(|endpoint| {
+            let socket = &endpoint["endpoint"]["address"]["socket_address"];
+            format!("{}:{}", socket["address"].as_str().unwrap(), socket["port_value"])
+        });
+        assert!(addresses.eq(sidecar.pools[0].workers.iter().map(|worker| worker.address.clone())));
+    }
+
+    #[test]
+    fn a_patch_replaces_leaves_and_keeps_the_rest() {
+        let mut base = serde_json::json!({"a": {"b": 1, "c": 2}, "d": [1]});
+        merge(&mut base, &serde_json::json!({"a": {"b": 3}, "d": [2]}));
+        assert_eq!(base, serde_json::json!({"a": {"b": 3, "c": 2}, "d": [2]}));
+    }
+}

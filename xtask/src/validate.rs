@@ -1,0 +1,91 @@
+//! Every shipped configuration, checked by the program that reads it in earnest.
+//!
+//! What the filter and the sidecar themselves say of their configurations is a unit test of [`crate::config`].
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::command;
+use crate::config;
+use crate::workspace::Workspace;
+
+/// Asks Envoy about the plain bootstrap, about the same with the watched filter in its place and with what istio.yaml
+/// adds to a proxy, and asks the schema about every WasmPlugin.
+///
+/// # Errors
+/// The first configuration that is refused, with what was said against it.
+pub fn all(workspace: &Workspace) -> Result<()> {
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let plain = config::document(&workspace.shipped("envoy.yaml"))?;
+    let istio = config::documents(&workspace.shipped("istio.yaml"))?;
+    let bootstraps = [
+        ("envoy.yaml", plain.clone()),
+        ("ecds/sluice.yaml", with_watched_filter(workspace, plain.clone())?),
+        ("istio.yaml", with_envoy_filters(plain, &istio)?),
+    ];
+    for (name, mut bootstrap) in bootstraps {
+        config::set_module(&mut bootstrap, &workspace.filter());
+        ask_envoy(workspace, folder.path(), name, &bootstrap)?;
+    }
+    let plugins: Vec<&Value> = istio.iter().filter(|document| document["kind"] == "WasmPlugin").collect();
+    ensure!(!plugins.is_empty(), "istio.yaml has no WasmPlugin");
+    for plugin in plugins {
+        ask_schema(workspace, folder.path(), plugin)?;
+    }
+    Ok(())
+}
+
+fn with_watched_filter(workspace: &Workspace, mut bootstrap: Value) -> Result<Value> {
+    let watched = config::document(&workspace.shipped("ecds/sluice.yaml"))?;
+    let resource = &watched["resources"][0];
+    let name = resource["name"].as_str().context("the watched filter has no name")?;
+    let filter = config::named(&mut config::http_manager(&mut bootstrap, "public")?["http_filters"], name)?;
+    filter["typed_config"] = resource["typed_config"].clone();
+    Ok(bootstrap)
+}
+
+fn with_envoy_filters(mut bootstrap: Value, documents: &[Value]) -> Result<Value> {
+    for document in documents.iter().filter(|document| document["kind"] == "EnvoyFilter") {
+        for patch in document["spec"]["configPatches"].as_array().context("an EnvoyFilter without configPatches")? {
+            let value = &patch["patch"]["value"];
+            match (patch["applyTo"].as_str(), patch["patch"]["operation"].as_str()) {
+                (Some("LISTENER"), Some("ADD")) => {
+                    let listeners = bootstrap["static_resources"]["listeners"].as_array_mut();
+                    listeners.context("the bootstrap has no listeners")?.push(value.clone());
+                }
+                (Some("NETWORK_FILTER"), Some("MERGE")) => {
+                    config::merge(config::http_manager(&mut bootstrap, "public")?, &value["typed_config"]);
+                }
+                (to, how) => bail!("an EnvoyFilter that applies to {to:?} by {how:?} is not validated yet"),
+            }
+        }
+    }
+    Ok(bootstrap)
+}
+
+fn ask_envoy(workspace: &Workspace, folder: &Path, name: &str, bootstrap: &Value) -> Result<()> {
+    let file = folder.join("bootstrap.json");
+    fs::write(&file, bootstrap.to_string()).context("cannot write a bootstrap")?;
+    let mut envoy = Command::new(workspace.envoy());
+    envoy.args(["--mode", "validate", "--log-level", "error", "--config-path"]).arg(file);
+    command::output(&mut envoy).with_context(|| format!("Envoy refuses {name}"))?;
+    println!("    Envoy takes {name}");
+    Ok(())
+}
+
+fn ask_schema(workspace: &Workspace, folder: &Path, plugin: &Value) -> Result<()> {
+    let name = &plugin["metadata"]["name"];
+    let file = folder.join("plugin.json");
+    // The schema speaks of what is Istio's own; the rest is every Kubernetes object's.
+    let own = json!({"spec": plugin["spec"]});
+    fs::write(&file, own.to_string()).context("cannot write a WasmPlugin")?;
+    let mut check = Command::new(workspace.venv().join("bin/check-jsonschema"));
+    check.arg("--schemafile").arg(workspace.shipped("schemas/wasmplugin.schema.json")).arg(file);
+    command::output(&mut check).with_context(|| format!("the WasmPlugin {name} does not fit its schema"))?;
+    println!("    the WasmPlugin {name} fits its schema");
+    Ok(())
+}

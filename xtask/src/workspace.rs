@@ -1,0 +1,82 @@
+//! Where things are.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::command;
+
+/// The folders of this checkout.
+#[derive(Clone, Debug)]
+pub struct Workspace {
+    /// The checkout.
+    pub root: PathBuf,
+    /// Where cargo builds, wherever that has been set to.
+    cargo_target: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    ///
+    /// # Errors
+    /// When cargo cannot say.
+    pub fn find() -> Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let mut cargo = command::cargo(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]);
+        let answer = command::output(cargo.arg(manifest))?;
+        let metadata: Metadata = serde_json::from_str(&answer).context("cannot read what cargo metadata says")?;
+        Ok(Self { root: metadata.workspace_root, cargo_target: metadata.target_directory })
+    }
+
+    /// Installed tools. Not where cargo builds, so that tests find them wherever that is.
+    pub fn tools(&self) -> PathBuf {
+        self.root.join("target/tools")
+    }
+
+    /// Programs that come from crates.
+    pub fn tools_bin(&self) -> PathBuf {
+        self.tools().join("bin")
+    }
+
+    /// Programs that come from Python packages.
+    pub fn venv(&self) -> PathBuf {
+        self.tools().join("venv")
+    }
+
+    /// The Envoy program.
+    pub fn envoy(&self) -> PathBuf {
+        self.tools().join("envoy")
+    }
+
+    /// The filter as it is released.
+    pub fn filter(&self) -> PathBuf {
+        self.root.join("target/wasm/sluice.wasm")
+    }
+
+    /// The filter that traps on command.
+    pub fn trapping_filter(&self) -> PathBuf {
+        self.root.join("target/wasm/sluice-test-trap.wasm")
+    }
+
+    /// What a release consists of.
+    pub fn dist(&self) -> PathBuf {
+        self.root.join("dist")
+    }
+
+    /// A file among the shipped configurations.
+    pub fn shipped(&self, name: &str) -> PathBuf {
+        self.root.join("envoy-config").join(name)
+    }
+
+    /// A program that cargo has built in a profile's folder.
+    pub fn built(&self, folder: &str, name: &str) -> PathBuf {
+        self.cargo_target.join(folder).join(name)
+    }
+}
