@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use admission_core::answer::Answer;
 use admission_core::control::{NotTaken, STATE_PATH, VIEW_PATH, state, take_view};
 use admission_core::policy::Control;
 use admission_core::view::ViewRefusal;
@@ -37,11 +38,11 @@ impl ControlStream {
 
     fn answer(&mut self, status: u16, body: &impl Serialize) -> Action {
         let body = serde_json::to_vec(body).unwrap_or_default();
-        let mut headers = vec![("content-type", "application/json")];
+        let mut headers = vec![("content-type", "application/json".to_owned())];
         if status == 401 {
-            headers.push(("www-authenticate", "Bearer"));
+            headers.push(("www-authenticate", "Bearer".to_owned()));
         }
-        host::respond(status, &headers, &body);
+        host::respond(&Answer { status, headers, body });
         self.answered = true;
         Action::Pause
     }

@@ -2,6 +2,7 @@
 //!
 //! Header values are bytes: the SDK's string calls panic on a value that is not UTF-8, and a caller may send one.
 
+use admission_core::answer::Answer;
 use admission_core::units::Time;
 use proxy_wasm::hostcalls;
 use proxy_wasm::types::{BufferType, MapType, MetricType, Status};
@@ -57,8 +58,17 @@ pub fn request_body(start: usize, length: usize) -> Vec<u8> {
 }
 
 /// Ends the request of the current callback with an answer of our own.
-pub fn respond(status: u16, headers: &[(&str, &str)], body: &[u8]) {
-    report("answer a request", hostcalls::send_http_response(u32::from(status), headers.to_vec(), Some(body)));
+pub fn respond(answer: &Answer) {
+    let headers = answer.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    report("answer a request", hostcalls::send_http_response(u32::from(answer.status), headers, Some(&answer.body)));
+}
+
+/// A random number, for spreading callers who were refused together; no secret.
+pub fn dice() -> u32 {
+    let mut bytes = [0; 4];
+    // SAFETY: the pointer and the length are those of the array.
+    let filled = unsafe { wasip1::random_get(bytes.as_mut_ptr(), bytes.len()) };
+    filled.map_or(0, |()| u32::from_le_bytes(bytes))
 }
 
 /// Defines a counter; `None` if the host will not.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use admission_core::answer;
 use admission_core::decide::{Ask, Rules};
 use admission_core::intake::{Intake, Next, Wait};
 use admission_core::outcome::Refusal;
@@ -13,7 +14,7 @@ use proxy_wasm::types::Action;
 use crate::instance::Instance;
 use crate::metrics::{ADMITTED, NONE};
 use crate::store::SharedData;
-use crate::{arrival, host, refusal};
+use crate::{arrival, host};
 
 /// A stream of the filter. It keeps the policy it began under, whatever configuration comes later.
 pub struct Exchange {
@@ -87,7 +88,7 @@ impl Exchange {
         let lane = arrival.lane(&self.policy);
         let request = Request {
             ask,
-            rules: Rules { tenant: tenant.limits, pool, retry_after: &self.policy.retry_after },
+            rules: Rules { tenant: tenant.limits, pool },
             tenant_key: &self.policy.tenant_key(&arrival.tenant),
             lane: lane.key,
         };
@@ -100,7 +101,8 @@ impl Exchange {
         let arrival = taking.intake.arrival();
         let pool = taking.intake.pool().map_or(NONE, |pool| &pool.name);
         self.instance.metrics.count(pool, &arrival.lane(&self.policy).name, refused.reason.label());
-        refusal::send(refused);
+        let answer = answer::refusal(refused, arrival.api, &self.policy.reject, host::dice());
+        host::respond(&answer);
         self.release();
         self.phase = Phase::Refused;
         Action::Pause

@@ -11,7 +11,6 @@ mod host;
 mod http;
 mod instance;
 mod metrics;
-mod refusal;
 mod root;
 mod store;
 #[cfg(feature = "test-trap")]

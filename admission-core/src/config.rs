@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::outcome::Reason;
 use crate::units::Millis;
 
 /// A plugin configuration of either role.
@@ -224,12 +225,17 @@ pub struct BodyConfig {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RejectConfig {
-    /// Bounds of `retry-after`.
+    /// Status codes other than the defaults, 400 to 599, by reason.
+    #[serde(default)]
+    pub status: BTreeMap<Reason, u16>,
+    /// When a refused caller is told to come back.
     #[serde(default)]
     pub retry_after: RetryAfterConfig,
+    /// Where requests that can never fit may be sent instead.
+    pub batch_url: Option<String>,
 }
 
-/// Bounds of `retry-after`.
+/// When a refused caller is told to come back.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetryAfterConfig {
@@ -239,6 +245,9 @@ pub struct RetryAfterConfig {
     /// Never more than this.
     #[serde(default = "default_retry_max", deserialize_with = "duration")]
     pub max: Millis,
+    /// The advice is lengthened by a random part of up to this, 0 to 1, so that callers do not come back together.
+    #[serde(default = "default_retry_jitter")]
+    pub jitter: f64,
 }
 
 impl Default for TenantConfig {
@@ -261,7 +270,7 @@ impl Default for BodyConfig {
 
 impl Default for RetryAfterConfig {
     fn default() -> Self {
-        Self { min: default_retry_min(), max: default_retry_max() }
+        Self { min: default_retry_min(), max: default_retry_max(), jitter: default_retry_jitter() }
     }
 }
 
@@ -299,6 +308,10 @@ const fn default_hold_limit() -> u64 {
 
 const fn default_retry_min() -> Millis {
     Millis(1_000)
+}
+
+const fn default_retry_jitter() -> f64 {
+    0.2
 }
 
 const fn default_retry_max() -> Millis {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{RetryAfterConfig, StalePolicy};
+use crate::config::StalePolicy;
 use crate::ledger::{Amount, Drain, Ledger};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
@@ -67,8 +67,6 @@ pub struct Rules<'a> {
     pub tenant: &'a Limits,
     /// It goes to.
     pub pool: &'a Pool,
-    /// Bounds of the advice to come back.
-    pub retry_after: &'a RetryAfterConfig,
 }
 
 /// What is held, and by whom it counts.
@@ -156,14 +154,14 @@ fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
         }
         Sight::Fresh(_) | Sight::Stale(..) => return Ok(()),
     };
-    Err(Refusal { reason, limit: None, detail, retry: advice(None, 1, rules.retry_after) })
+    Err(Refusal { reason, limit: None, detail, retry: advice(None, 1 })
 }
 
 fn within_tenant_caps(ask: &Ask, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
     let now_held = held.tenant.held(held.members);
     let with_this = now_held.plus(ask.amount(rules.pool.block_size));
     if let Some(cap) = &rules.tenant.requests {
-        within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain(), rules.retry_after)?;
+        within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain()?;
     }
     let Some(cap) = &rules.tenant.tokens else { return Ok(()) };
     if with_this.tokens.0 <= cap.limit {
@@ -174,7 +172,7 @@ fn within_tenant_caps(ask: &Ask, rules: Rules<'_>, held: Held<'_>) -> Result<(),
         reason: Reason::TenantTokens,
         limit: Some(limit(cap, with_this.tokens.0, "tokens")),
         detail: Detail::None,
-        retry: advice(Some(held.tenant.drain()), releases, rules.retry_after),
+        retry: advice(Some(held.tenant.drain()), releases,
     })
 }
 
@@ -190,7 +188,7 @@ fn some_worker_is_free(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Re
             reason: Reason::AllBusy,
             limit: None,
             detail: Detail::None,
-            retry: advice(Some(held.pool.drain()), 1, rules.retry_after),
+            retry: advice(Some(held.pool.drain()), 1,
         }),
         Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
     }
@@ -200,7 +198,7 @@ fn within_pool_caps(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Resul
     let with_this = held.pool.held(held.members).requests.saturating_add(1);
     let drain = held.pool.drain();
     if let Some(cap) = &rules.pool.max_in_flight {
-        within(cap, with_this, "requests", Reason::PoolRequests, drain, rules.retry_after)?;
+        within(cap, with_this, "requests", Reason::PoolRequests, drain?;
     }
     let Some(cap) = &rules.pool.max_in_flight_per_worker else { return Ok(()) };
     let workers = match sight {
@@ -208,7 +206,7 @@ fn within_pool_caps(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Resul
         Sight::Stale(..) => return Ok(()),
     };
     let all_workers = Cap { limit: cap.limit.saturating_mul(workers), knob: Arc::clone(&cap.knob) };
-    within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain, rules.retry_after)
+    within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain
 }
 
 /// Free blocks as scraped, less the headroom, less what was admitted since that scrape and is still held.
@@ -227,7 +225,7 @@ fn fits_free_blocks(ask: &Ask, sight: Sight<'_>, rules: Rules<'_>, held: Held<'_
         reason: Reason::KvBlocks,
         limit: Some(Limit { knob: Arc::clone(&headroom.knob), measured: needed, allowed: free, unit: "KV blocks" }),
         detail: Detail::None,
-        retry: advice(Some(held.pool.drain()), 1, rules.retry_after),
+        retry: advice(Some(held.pool.drain()), 1,
     })
 }
 
@@ -237,12 +235,11 @@ fn within(
     unit: &'static str,
     reason: Reason,
     drain: &Drain,
-    bounds: &RetryAfterConfig,
 ) -> Result<(), Refusal> {
     if with_this <= cap.limit {
         return Ok(());
     }
-    let retry = advice(Some(drain), with_this.saturating_sub(cap.limit), bounds);
+    let retry = advice(Some(drain), with_this.saturating_sub(cap.limit));
     Err(Refusal { reason, limit: Some(limit(cap, with_this, unit)), detail: Detail::None, retry })
 }
 
@@ -250,8 +247,8 @@ fn limit(cap: &Cap, measured: u64, unit: &'static str) -> Limit {
     Limit { knob: Arc::clone(&cap.knob), measured, allowed: cap.limit, unit }
 }
 
-/// When so many releases will have come at the pace measured; the least the policy allows while nothing is measured.
-fn advice(drain: Option<&Drain>, releases: u64, bounds: &RetryAfterConfig) -> Retry {
-    let wait = drain.and_then(|drain| drain.time_for(releases)).unwrap_or_default();
-    Retry::After(Millis(wait.0.clamp(bounds.min.0, bounds.max.0.max(bounds.min.0))))
+/// When so many releases will have come at the pace measured; at once while nothing is measured. What the caller is told
+/// is brought within bounds by [`crate::answer`].
+fn advice(drain: Option<&Drain>, releases: u64) -> Retry {
+    Retry::After(drain.and_then(|drain| drain.time_for(releases)).unwrap_or_default())
 }

@@ -40,7 +40,7 @@ const WEIGHTS: [(Class, u64); 8] = [
 #[must_use]
 pub fn from_size(body_bytes: u64, api: Api, pool: &Pool) -> Ask {
     let output = match api {
-        Api::Chat | Api::Completions => pool.expected_output,
+        Api::Chat | Api::Completions | Api::Messages => pool.expected_output,
         Api::Other => Tokens(0),
     };
     Ask { prompt: Tokens(body_bytes.div_ceil(BYTES_PER_TOKEN)), output, output_limit: None, prompt_read: false }
@@ -51,7 +51,7 @@ pub fn from_size(body_bytes: u64, api: Api, pool: &Pool) -> Ask {
 pub fn from_body(facts: &Facts, api: Api, pool: &Pool) -> Ask {
     match api {
         Api::Chat | Api::Completions => Ask { prompt_read: true, ..from_facts(facts, api, pool) },
-        Api::Other => from_size(facts.bytes, api, pool),
+        Api::Messages | Api::Other => from_size(facts.bytes, api, pool),
     }
 }
 
@@ -61,7 +61,7 @@ pub fn from_body(facts: &Facts, api: Api, pool: &Pool) -> Ask {
 pub fn from_part(facts: &Facts, body_bytes: Option<u64>, api: Api, pool: &Pool) -> Ask {
     let seen = match api {
         Api::Chat | Api::Completions => from_facts(facts, api, pool),
-        Api::Other => from_size(facts.bytes, api, pool),
+        Api::Messages | Api::Other => from_size(facts.bytes, api, pool),
     };
     let rest = body_bytes.unwrap_or(facts.bytes).saturating_sub(facts.bytes);
     Ask { prompt: seen.prompt.plus(Tokens(rest.div_ceil(BYTES_PER_TOKEN))), prompt_read: false, ..seen }
@@ -77,7 +77,7 @@ fn from_facts(facts: &Facts, api: Api, pool: &Pool) -> Ask {
 fn prompt(facts: &Facts, api: Api) -> Tokens {
     let overhead = match api {
         Api::Chat => facts.messages.saturating_mul(MESSAGE_OVERHEAD).saturating_add(CHAT_OVERHEAD),
-        Api::Completions | Api::Other => 0,
+        Api::Completions | Api::Messages | Api::Other => 0,
     };
     text(&facts.text).plus(Tokens(facts.token_ids)).plus(Tokens(overhead))
 }

@@ -169,7 +169,7 @@ impl Intake {
 
     /// Whether the body says more than its size.
     fn readable(&self) -> bool {
-        !self.arrival.compressed && self.arrival.api != Api::Other
+        !self.arrival.compressed && matches!(self.arrival.api, Api::Chat | Api::Completions)
     }
 
     fn malformed(&mut self, end: bool) -> Option<Refusal> {

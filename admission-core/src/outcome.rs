@@ -3,10 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use crate::units::Millis;
 
 /// Why a request is refused. The label is what metrics, logs and `x-sluice-reason` say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The body cannot be a request of its API.
     Malformed,
@@ -66,7 +69,7 @@ impl Reason {
         }
     }
 
-    /// HTTP status: 4xx for what the request or its tenant is the cause of, 429 for what is contended, 503 where no
+    /// HTTP status unless configured otherwise: 4xx for what the request or its tenant is the cause of, 429 for what is contended, 503 where no
     /// capacity exists.
     #[must_use]
     pub const fn status(self) -> u16 {
@@ -76,16 +79,6 @@ impl Reason {
             Self::Oversize => 413,
             Self::TenantRequests | Self::TenantTokens | Self::PoolRequests | Self::KvBlocks => 429,
             Self::NoWorkers | Self::StaleView | Self::AllBusy | Self::Contention => 503,
-        }
-    }
-
-    /// The `type` of an OpenAI error.
-    #[must_use]
-    pub const fn error_type(self) -> &'static str {
-        match self.status() {
-            429 => "rate_limit_error",
-            503 => "service_unavailable_error",
-            _ => "invalid_request_error",
         }
     }
 }
@@ -160,10 +153,7 @@ impl fmt::Display for Refusal {
             let Limit { knob, measured, allowed, unit } = limit;
             write!(out, " ({measured} {unit} counting this one; {knob} allows {allowed})")?;
         }
-        match self.retry {
-            Retry::After(wait) => write!(out, "; retry in {}s", wait.0.div_ceil(1_000)),
-            Retry::Never => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -192,7 +182,7 @@ mod tests {
         };
         assert_eq!(
             refusal.to_string(),
-            "too many requests of this tenant in flight (5 requests counting this one; tiers.free.max_in_flight allows 4); retry in 2s"
+            "too many requests of this tenant in flight (5 requests counting this one; tiers.free.max_in_flight allows 4)"
         );
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::config::{PluginConfig, RetryAfterConfig, StaleConfig};
 use crate::keys::{Keys, shared_slot};
 use crate::ledger::LaneKey;
+use crate::outcome::Reason;
 use crate::problem::Problem;
 use crate::units::{Millis, Tokens};
 
@@ -52,8 +53,8 @@ pub struct Policy {
     pub lane_header: Option<String>,
     /// Most bytes held back while a request is undecided.
     pub hold_limit: u64,
-    /// Bounds of `retry-after`.
-    pub retry_after: RetryAfterConfig,
+    /// What a refusal says.
+    pub reject: Reject,
     /// Highest first.
     lanes: Vec<Lane>,
     lowest_lane: Lane,
@@ -61,6 +62,16 @@ pub struct Policy {
     pools: Vec<Arc<Pool>>,
     tenants: BTreeMap<String, Limits>,
     everybody_else: Limits,
+}
+
+/// What a refusal says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reject {
+    status: BTreeMap<Reason, u16>,
+    /// When a refused caller is told to come back.
+    pub retry_after: RetryAfterConfig,
+    /// Where requests that can never fit may be sent instead.
+    pub batch_url: Option<String>,
 }
 
 /// A named priority band.
@@ -233,6 +244,14 @@ impl Policy {
     /// Every lane, highest first.
     pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
         self.lanes.iter()
+    }
+}
+
+impl Reject {
+    /// HTTP status of a refusal.
+    #[must_use]
+    pub fn status(&self, reason: Reason) -> u16 {
+        self.status.get(&reason).copied().unwrap_or(reason.status())
     }
 }
 

@@ -27,6 +27,8 @@ pub enum Api {
     Chat,
     /// `…/completions`.
     Completions,
+    /// Anthropic's `…/messages`; its body is charged by size.
+    Messages,
     /// Anything else; its body is charged by size.
     Other,
 }
@@ -48,6 +50,8 @@ impl Api {
             Self::Chat
         } else if path.ends_with("/completions") {
             Self::Completions
+        } else if path.ends_with("/v1/messages") {
+            Self::Messages
         } else {
             Self::Other
         }

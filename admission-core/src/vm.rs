@@ -130,7 +130,7 @@ impl Vm {
     /// The refusal.
     pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<LeaseId, Refusal> {
         let charged = self.ready(store, now).and_then(|holder| self.charge(store, holder, request, now));
-        charged.unwrap_or_else(|error| Err(contention(&error, request.rules)))
+        charged.unwrap_or_else(|error| Err(contention(&error)))
     }
 
     /// Sets what a lease holds to what is known now, over a cap if it must be. A lease that has ended is left alone.
@@ -344,11 +344,11 @@ fn changed<R: crate::record::Record + Clone, T>(
     Ok(updated.ok())
 }
 
-fn contention(error: &StoreError, rules: Rules<'_>) -> Refusal {
+fn contention(error: &StoreError) -> Refusal {
     Refusal {
         reason: Reason::Contention,
         limit: None,
         detail: Detail::Text(error.to_string()),
-        retry: Retry::After(rules.retry_after.min),
+        retry: Retry::After(Millis(0)),
     }
 }

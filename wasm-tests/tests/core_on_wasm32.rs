@@ -58,7 +58,7 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         Next::Refuse(refusal) => return Err(refusal.reason),
         other => panic!("{other:?}"),
     };
-    let rules = Rules { tenant: policy.tenant("acme").limits, pool: &pool, retry_after: &policy.retry_after };
+    let rules = Rules { tenant: policy.tenant("acme").limits, pool: &pool };
     let request = Request { ask, rules, tenant_key: &policy.tenant_key("acme"), lane };
     vm.admit(memory, &request, Time(u64::from(u32::MAX) * 5)).map_err(|refusal| refusal.reason)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Cap, Control, Headroom, Lane, Limits, ModelPattern, Policy, Pool};
+use super::{Cap, Control, Headroom, Lane, Limits, ModelPattern, Policy, Pool, Reject};
 use crate::config::{
     Config, ControlConfig, LaneConfig, LimitsConfig, PluginConfig, PoolConfig, StalePolicy, TenantLimitsConfig,
 };
@@ -115,7 +115,11 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         default_tenant: config.tenant.default.clone(),
         lane_header: config.lane_header.as_ref().map(|header| header.to_ascii_lowercase()),
         hold_limit: config.body.hold_limit,
-        retry_after: config.reject.retry_after.clone(),
+        reject: Reject {
+            status: config.reject.status.clone(),
+            retry_after: config.reject.retry_after.clone(),
+            batch_url: config.reject.batch_url.clone(),
+        },
         lanes,
         lowest_lane,
         default_lane,
@@ -170,6 +174,15 @@ fn check_body_and_reject(config: &Config, check: &mut Checker<'_>) {
     let retry_after = &config.reject.retry_after;
     if retry_after.min > retry_after.max {
         check.problem("reject.retry_after.min", format!("{} is above `max`, {}", retry_after.min, retry_after.max));
+    }
+    if !(0.0..=1.0).contains(&retry_after.jitter) {
+        check.problem("reject.retry_after.jitter", format!("{} is not a share from 0 to 1", retry_after.jitter));
+    }
+    for (reason, status) in &config.reject.status {
+        if !(400..600).contains(status) {
+            let message = format!("{status} is not the status of an error, 400 to 599");
+            check.problem(format!("reject.status.{}", reason.label()), message);
+        }
     }
 }
 

@@ -31,7 +31,7 @@ const FULL: &str = r#"{
 #[test]
 fn everything_said_is_kept() {
     let policy = policy(FULL);
-    assert_eq!((policy.hold_limit, policy.retry_after.max), (256 << 10, Millis(60_000)));
+    assert_eq!((policy.hold_limit, policy.reject.retry_after.max), (256 << 10, Millis(60_000)));
     assert_eq!(policy.tenant_headers, ["x-tenant-id"]);
     let llama = policy.pool_for("llama-3.3-70b").unwrap();
     assert_eq!((llama.name.as_str(), llama.block_size, llama.stale.then), ("llama", 32, StalePolicy::Reject));
@@ -104,7 +104,7 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
             "tenants": {"acme": {"tier": "gold", "max_tokens_in_flight": 0}},
             "lanes": [{"name": "a"}, {"name": "a"}, {"name": "b", "priority": 5}], "default_lane": "c",
             "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "kv": {"block_size": 0, "headroom": 1.0}}],
-            "body": {"hold_limit": "0B"}, "reject": {"retry_after": {"min": "1h"}}}"#,
+            "body": {"hold_limit": "0B"}, "reject": {"retry_after": {"min": "1h", "jitter": 2}, "status": {"oversize": 200, "all_busy": 600}}}"#,
     );
     let paths = [
         "namespace: ",
@@ -126,6 +126,9 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
         "pools[1].kv.headroom: ",
         "body.hold_limit: ",
         "reject.retry_after.min: ",
+        "reject.retry_after.jitter: ",
+        "reject.status.oversize: ",
+        "reject.status.all_busy: ",
     ];
     for path in paths {
         assert!(found.iter().any(|problem| problem.starts_with(path)), "{path} in {found:#?}");

@@ -35,8 +35,7 @@ impl Proxy {
             rules: Rules {
                 tenant: self.policy.tenant(tenant).limits,
                 pool: self.policy.only_pool().unwrap(),
-                retry_after: &self.policy.retry_after,
-            },
+                },
             tenant_key: &key,
             lane: LaneKey(1),
         };
