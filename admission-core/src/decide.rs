@@ -11,7 +11,7 @@ use crate::ledger::{Amount, Drain, Ledger};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Cap, Limits, Pool};
-use crate::units::{Blocks, Millis, Time, Tokens};
+use crate::units::{Blocks, Time, Tokens};
 use crate::view::{Freshness, ViewSummary};
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ pub fn decide(
     fits_ever(ask, rules.tenant, rules.pool)?;
     has_workers(sight, rules)?;
     within_tenant_caps(ask, rules, held)?;
-    some_worker_is_free(sight, rules, held)?;
+    some_worker_is_free(sight, held)?;
     within_pool_caps(sight, rules, held)?;
     fits_free_blocks(ask, sight, rules, held)
 }
@@ -154,14 +154,14 @@ fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
         }
         Sight::Fresh(_) | Sight::Stale(..) => return Ok(()),
     };
-    Err(Refusal { reason, limit: None, detail, retry: advice(None, 1 })
+    Err(Refusal { reason, limit: None, detail, retry: advice(None, 1) })
 }
 
 fn within_tenant_caps(ask: &Ask, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
     let now_held = held.tenant.held(held.members);
     let with_this = now_held.plus(ask.amount(rules.pool.block_size));
     if let Some(cap) = &rules.tenant.requests {
-        within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain()?;
+        within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain())?;
     }
     let Some(cap) = &rules.tenant.tokens else { return Ok(()) };
     if with_this.tokens.0 <= cap.limit {
@@ -172,7 +172,7 @@ fn within_tenant_caps(ask: &Ask, rules: Rules<'_>, held: Held<'_>) -> Result<(),
         reason: Reason::TenantTokens,
         limit: Some(limit(cap, with_this.tokens.0, "tokens")),
         detail: Detail::None,
-        retry: advice(Some(held.tenant.drain()), releases,
+        retry: advice(Some(held.tenant.drain()), releases),
     })
 }
 
@@ -182,13 +182,13 @@ fn releases_until(tokens: u64, held: Amount) -> u64 {
     tokens.div_ceil(mean)
 }
 
-fn some_worker_is_free(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+fn some_worker_is_free(sight: Sight<'_>, held: Held<'_>) -> Result<(), Refusal> {
     match sight {
         Sight::Fresh(view) if view.free_workers == 0 => Err(Refusal {
             reason: Reason::AllBusy,
             limit: None,
             detail: Detail::None,
-            retry: advice(Some(held.pool.drain()), 1,
+            retry: advice(Some(held.pool.drain()), 1),
         }),
         Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
     }
@@ -198,7 +198,7 @@ fn within_pool_caps(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Resul
     let with_this = held.pool.held(held.members).requests.saturating_add(1);
     let drain = held.pool.drain();
     if let Some(cap) = &rules.pool.max_in_flight {
-        within(cap, with_this, "requests", Reason::PoolRequests, drain?;
+        within(cap, with_this, "requests", Reason::PoolRequests, drain)?;
     }
     let Some(cap) = &rules.pool.max_in_flight_per_worker else { return Ok(()) };
     let workers = match sight {
@@ -206,7 +206,7 @@ fn within_pool_caps(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Resul
         Sight::Stale(..) => return Ok(()),
     };
     let all_workers = Cap { limit: cap.limit.saturating_mul(workers), knob: Arc::clone(&cap.knob) };
-    within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain
+    within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain)
 }
 
 /// Free blocks as scraped, less the headroom, less what was admitted since that scrape and is still held.
@@ -225,17 +225,11 @@ fn fits_free_blocks(ask: &Ask, sight: Sight<'_>, rules: Rules<'_>, held: Held<'_
         reason: Reason::KvBlocks,
         limit: Some(Limit { knob: Arc::clone(&headroom.knob), measured: needed, allowed: free, unit: "KV blocks" }),
         detail: Detail::None,
-        retry: advice(Some(held.pool.drain()), 1,
+        retry: advice(Some(held.pool.drain()), 1),
     })
 }
 
-fn within(
-    cap: &Cap,
-    with_this: u64,
-    unit: &'static str,
-    reason: Reason,
-    drain: &Drain,
-) -> Result<(), Refusal> {
+fn within(cap: &Cap, with_this: u64, unit: &'static str, reason: Reason, drain: &Drain) -> Result<(), Refusal> {
     if with_this <= cap.limit {
         return Ok(());
     }

@@ -2,6 +2,7 @@ use super::*;
 use crate::ledger::LaneKey;
 use crate::members::Holder;
 use crate::policy::{Plugin, Policy};
+use crate::units::Millis;
 use crate::view::{Admitted, KvBlocks};
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -40,10 +41,7 @@ fn picture(pool: &str) -> Picture {
 
 impl Picture {
     fn decide(&self, ask: &Ask) -> Result<(), Refusal> {
-        let rules = Rules {
-            tenant: self.policy.tenant("acme").limits,
-            pool: self.policy.only_pool().unwrap(),
-        };
+        let rules = Rules { tenant: self.policy.tenant("acme").limits, pool: self.policy.only_pool().unwrap() };
         let held = Held { tenant: &self.tenant, pool: &self.pool, members: &self.members };
         decide(ask, rules, self.view.as_ref(), held, NOW)
     }

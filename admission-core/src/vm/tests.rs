@@ -32,10 +32,7 @@ impl Proxy {
         let key = self.policy.tenant_key(tenant);
         let request = Request {
             ask: Ask { prompt: Tokens(100), output: Tokens(60), output_limit: None, prompt_read: true },
-            rules: Rules {
-                tenant: self.policy.tenant(tenant).limits,
-                pool: self.policy.only_pool().unwrap(),
-                },
+            rules: Rules { tenant: self.policy.tenant(tenant).limits, pool: self.policy.only_pool().unwrap() },
             tenant_key: &key,
             lane: LaneKey(1),
         };
