@@ -29,7 +29,7 @@ enum Phase {
     /// Nothing to decide: it has no body, so it starts no sequence; or all is decided and read.
     Passing,
     /// Its body is on the way.
-    Taking(Taking),
+    Taking(Box<Taking>),
     /// Answered by us.
     Refused,
 }
@@ -48,7 +48,7 @@ impl Exchange {
     }
 
     /// Carries out what follows from the part of the request that has just come.
-    fn follow(&mut self, mut taking: Taking, next: Next) -> Action {
+    fn follow(&mut self, mut taking: Box<Taking>, next: Next) -> Action {
         match next {
             Next::GoOn => {}
             Next::Hold => {
@@ -151,7 +151,7 @@ impl HttpContext for Exchange {
             arrival::tag_pool(pool);
         }
         let headers_open = wait != Wait::BodyHeld;
-        let action = self.follow(Taking { intake, held: 0, headers_open }, next);
+        let action = self.follow(Box::new(Taking { intake, held: 0, headers_open }), next);
         if wait == Wait::BodyHeld { Action::Continue } else { action }
     }
 

@@ -1,7 +1,7 @@
 //! Building what is shipped and what tests run.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
@@ -47,14 +47,15 @@ fn filter(workspace: &Workspace, features: &[&str], to: &Path) -> Result<()> {
     copy(&workspace.built(&format!("{WASM}/release"), "sluice.wasm"), to)
 }
 
-/// Builds the worker and the sidecar in the profile of tests and returns where they are.
+/// Builds the worker and the sidecar as tests do. With this package among those selected, cargo compiles their common
+/// dependencies as it has done for it.
 ///
 /// # Errors
 /// When they do not build.
-pub fn programs(workspace: &Workspace) -> Result<(PathBuf, PathBuf)> {
-    let mut cargo = command::cargo(["build", "--package", "worker-sim", "--package", "host-sidecar", "--bins"]);
-    command::run(cargo.current_dir(&workspace.root))?;
-    Ok((workspace.built("debug", "worker-sim"), workspace.built("debug", "sluice-sidecar")))
+pub fn programs(workspace: &Workspace) -> Result<()> {
+    let mut cargo = command::cargo(["build", "--bins"]);
+    cargo.args(["--package", "worker-sim", "--package", "host-sidecar", "--package", "xtask"]);
+    command::run(cargo.current_dir(&workspace.root))
 }
 
 /// By renaming, so that whoever reads the file meanwhile has either the old one or the new.

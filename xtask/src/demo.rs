@@ -31,19 +31,26 @@ pub struct Options {
     pub short: bool,
 }
 
-/// Builds what is needed, runs the demo and returns what it measured. Whatever it started has ended then, also after a
-/// failure or Ctrl-C.
+/// Builds what is needed and runs the demo.
 ///
 /// # Errors
-/// When a part cannot be built or started, or a request goes otherwise than it should.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<Figures> {
+/// When a part cannot be built, and those of [`run_built`].
+pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     println!("tools and programs");
-    tools::install(workspace)?;
+    tools::for_demo(workspace)?;
     artefacts::released_filter(workspace)?;
-    let (worker, sidecar) = artefacts::programs(workspace)?;
+    artefacts::programs(workspace)?;
+    run_built(workspace, options).map(drop)
+}
+
+/// Runs the demo and returns what it measured. Whatever it started has ended then, also after a failure or Ctrl-C.
+///
+/// # Errors
+/// When a part cannot be started, or a request goes otherwise than it should.
+pub fn run_built(workspace: &Workspace, options: &Options) -> Result<Figures> {
     let programs = Programs {
-        worker,
-        sidecar,
+        worker: workspace.built("debug", "worker-sim"),
+        sidecar: workspace.built("debug", "sluice-sidecar"),
         envoy: workspace.envoy(),
         filter: workspace.filter(),
         bootstrap: workspace.shipped("envoy.yaml"),
@@ -62,13 +69,15 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Figures> {
 }
 
 async fn play(programs: &Programs, options: &Options) -> Result<Figures> {
-    println!("\nparts");
+    println!("parts");
     let parts = Parts::start(programs).await?;
     show::requests(&parts).await?;
     parts.until_idle().await?;
 
     let seconds = scenario::plan(options.short).duration.as_secs();
-    println!("\n{seconds} s of load, three times what the workers can do, from three tenants, without the filter …");
+    println!(
+        "\n{seconds} s of load, over three times what the workers can do, from three tenants, without the filter …"
+    );
     let without = overload(&parts, parts.without, options.short).await?;
     println!("\n… and the same requests with it …");
     let with = overload(&parts, parts.with, options.short).await?;

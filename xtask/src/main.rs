@@ -62,6 +62,6 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Tools => tools::install(&workspace),
         Task::Build => artefacts::release(&workspace),
         Task::Test => suite::run(&workspace),
-        Task::Demo { json, hold, short } => demo::run(&workspace, &demo::Options { json, hold, short }).map(drop),
+        Task::Demo { json, hold, short } => demo::run(&workspace, &demo::Options { json, hold, short }),
     }
 }

@@ -21,12 +21,20 @@ const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];
 /// # Errors
 /// What is missing and what to do about it.
 pub fn install(workspace: &Workspace) -> Result<()> {
+    for_demo(workspace)?;
+    node()?;
+    test_runner(workspace)
+}
+
+/// Brings only what the demo needs, which spares a first look the minutes of compiling a test runner.
+///
+/// # Errors
+/// What is missing and what to do about it.
+pub fn for_demo(workspace: &Workspace) -> Result<()> {
     fs::create_dir_all(workspace.tools()).context("cannot make target/tools")?;
     rust_targets()?;
-    node()?;
     python_packages(workspace)?;
-    link_envoy(workspace)?;
-    test_runner(workspace)
+    link_envoy(workspace)
 }
 
 fn rust_targets() -> Result<()> {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
+use worker_sim::Stats;
 
 use super::scenario;
 use crate::config;
@@ -130,7 +131,7 @@ impl Parts {
     /// Waits until no worker has anything to do.
     pub async fn until_idle(&self) -> Result<()> {
         let deadline = Instant::now() + DEADLINE;
-        while self.sum(&["running", "waiting"]).await? > 0 {
+        while self.stats().await?.iter().any(|worker| worker.running + worker.waiting > 0) {
             ensure!(Instant::now() < deadline, "the workers still have work after {DEADLINE:?}");
             tokio::time::sleep(GLANCE).await;
         }
@@ -139,19 +140,16 @@ impl Parts {
 
     /// Preemptions of all workers since they started.
     pub async fn preemptions(&self) -> Result<u64> {
-        self.sum(&["preemptions"]).await
+        Ok(self.stats().await?.iter().map(|worker| worker.preemptions).sum())
     }
 
-    async fn sum(&self, fields: &[&str]) -> Result<u64> {
-        let mut sum = 0;
+    async fn stats(&self) -> Result<Vec<Stats>> {
+        let mut all = Vec::new();
         for worker in &self.workers {
             let url = format!("http://{}/sim/stats", worker.address);
-            let stats: Value = self.client.get(url).send().await.context("a worker has gone")?.json().await?;
-            for field in fields {
-                sum += stats[field].as_u64().with_context(|| format!("a worker's statistics have no {field}"))?;
-            }
+            all.push(self.client.get(url).send().await.context("a worker has gone")?.json().await?);
         }
-        Ok(sum)
+        Ok(all)
     }
 }
 
