@@ -51,10 +51,31 @@ pub fn remove_request_header(name: &str) {
 
 /// Bytes of the request body that the proxy holds, from an offset.
 pub fn request_body(start: usize, length: usize) -> Vec<u8> {
+    body(BufferType::HttpRequestBody, start, length)
+}
+
+fn body(buffer: BufferType, start: usize, length: usize) -> Vec<u8> {
     if length == 0 {
         return Vec::new();
     }
-    hostcalls::get_buffer(BufferType::HttpRequestBody, start, length).ok().flatten().unwrap_or_default()
+    hostcalls::get_buffer(buffer, start, length).ok().flatten().unwrap_or_default()
+}
+
+/// A response header that is UTF-8; one that is not counts as absent.
+pub fn response_header_text(name: &str) -> Option<String> {
+    let value = hostcalls::get_map_value_bytes(MapType::HttpResponseHeaders, name).ok().flatten();
+    value.and_then(|value| String::from_utf8(value).ok())
+}
+
+/// Sets a response header. Only while the headers have not gone on.
+pub fn set_response_header(name: &str, value: &str) {
+    let set = hostcalls::set_map_value_bytes(MapType::HttpResponseHeaders, name, Some(value.as_bytes()));
+    report("set a response header", set);
+}
+
+/// The bytes of the response body that this callback brings.
+pub fn response_body(size: usize) -> Vec<u8> {
+    body(BufferType::HttpResponseBody, 0, size)
 }
 
 /// Ends the request of the current callback with an answer of our own.

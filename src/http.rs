@@ -7,7 +7,8 @@ use admission_core::decide::{Ask, Rules};
 use admission_core::intake::{Intake, Next, Wait};
 use admission_core::outcome::Refusal;
 use admission_core::policy::{Policy, Pool};
-use admission_core::vm::{LeaseId, Request};
+use admission_core::usage::UsageReader;
+use admission_core::vm::{Admission, Budgets, LeaseId, Request, Usage};
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
@@ -22,7 +23,11 @@ pub struct Exchange {
     instance: Rc<Instance>,
     phase: Phase,
     lease: Option<LeaseId>,
+    budgets: Budgets,
+    /// Only where a budget of tokens is to be settled.
+    usage: Option<UsageReader>,
     answered: bool,
+    failed: bool,
 }
 
 enum Phase {
@@ -44,7 +49,16 @@ struct Taking {
 impl Exchange {
     /// A stream that begins under a policy.
     pub fn new(policy: Rc<Policy>, instance: Rc<Instance>) -> Self {
-        Self { policy, instance, phase: Phase::Passing, lease: None, answered: false }
+        Self {
+            policy,
+            instance,
+            phase: Phase::Passing,
+            lease: None,
+            budgets: Budgets::default(),
+            usage: None,
+            answered: false,
+            failed: false,
+        }
     }
 
     /// Carries out what follows from the part of the request that has just come.
@@ -56,8 +70,10 @@ impl Exchange {
                 return Action::Pause;
             }
             Next::Decide(ask, pool) => match self.admit(&taking, ask, &pool) {
-                Ok(lease) => {
+                Ok(Admission { lease, budgets }) => {
                     self.lease = Some(lease);
+                    self.budgets = budgets;
+                    self.usage = budgets.tokens.map(|_| UsageReader::default());
                     taking.intake.admitted();
                     if taking.headers_open {
                         arrival::tag_pool(&pool);
@@ -82,7 +98,7 @@ impl Exchange {
         Action::Continue
     }
 
-    fn admit(&self, taking: &Taking, ask: Ask, pool: &Pool) -> Result<LeaseId, Refusal> {
+    fn admit(&self, taking: &Taking, ask: Ask, pool: &Pool) -> Result<Admission, Refusal> {
         let arrival = taking.intake.arrival();
         let tenant = self.policy.tenant(&arrival.tenant);
         let lane = arrival.lane(&self.policy);
@@ -92,9 +108,9 @@ impl Exchange {
             tenant_key: &self.policy.tenant_key(&arrival.tenant),
             lane: lane.key,
         };
-        let lease = self.instance.vm.borrow_mut().admit(&SharedData, &request, host::now())?;
+        let admission = self.instance.vm.borrow_mut().admit(&SharedData, &request, host::now())?;
         self.instance.metrics.count(&pool.name, &lane.name, ADMITTED);
-        Ok(lease)
+        Ok(admission)
     }
 
     fn refuse(&mut self, taking: &Taking, refused: &Refusal) -> Action {
@@ -103,6 +119,7 @@ impl Exchange {
         self.instance.metrics.count(pool, &arrival.lane(&self.policy).name, refused.reason.label());
         let answer = answer::refusal(refused, arrival.api, &self.policy.reject, host::dice());
         host::respond(&answer);
+        self.failed = true;
         self.release();
         self.phase = Phase::Refused;
         Action::Pause
@@ -111,7 +128,12 @@ impl Exchange {
     /// Gives back what the request holds. Whatever ends it comes here at least once, and only the first time counts.
     fn release(&mut self) {
         if let Some(lease) = self.lease.take() {
-            self.instance.vm.borrow_mut().release(&SharedData, lease, host::now());
+            let usage = match (self.usage.as_ref().and_then(UsageReader::usage), self.failed) {
+                (Some(usage), _) => Usage::Reported(usage.total()),
+                (None, true) => Usage::Nothing,
+                (None, false) => Usage::AsEstimated,
+            };
+            self.instance.vm.borrow_mut().release(&SharedData, lease, usage, host::now());
         }
     }
 
@@ -169,6 +191,19 @@ impl HttpContext for Exchange {
 
     fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
         self.answered = true;
+        self.failed |= host::response_header_text(":status").is_none_or(|status| status.as_str() >= "400");
+        if self.lease.is_some() {
+            for (name, value) in answer::rate_limits(&self.budgets) {
+                host::set_response_header(&name, &value);
+            }
+        }
+        Action::Continue
+    }
+
+    fn on_http_response_body(&mut self, size: usize, _: bool) -> Action {
+        if let Some(usage) = &mut self.usage {
+            usage.feed(&host::response_body(size));
+        }
         Action::Continue
     }
 

@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 
+use crate::budget::Standing;
 use crate::outcome::{Reason, Refusal, Retry};
 use crate::policy::Reject;
 use crate::request::Api;
 use crate::units::Millis;
+use crate::vm::Budgets;
 
 /// An HTTP answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,29 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
         None => headers.push(("x-should-retry", "false".to_owned())),
     }
     Answer { status, headers, body: body.unwrap_or_default() }
+}
+
+/// What an admitted caller is told of its tenant's budgets: the fields of the RateLimit draft, and those of OpenAI's API.
+#[must_use]
+pub fn rate_limits(budgets: &Budgets) -> Vec<(String, String)> {
+    let known = [("requests", budgets.requests), ("tokens", budgets.tokens)];
+    let known: Vec<_> = known.into_iter().filter_map(|(what, standing)| Some((what, standing?))).collect();
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let mut headers = Vec::new();
+    let (mut policy, mut state) = (Vec::new(), Vec::new());
+    for (what, standing) in known {
+        let Standing { limit, remaining, reset, window } = standing;
+        headers.push((format!("x-ratelimit-limit-{what}"), limit.to_string()));
+        headers.push((format!("x-ratelimit-remaining-{what}"), remaining.to_string()));
+        headers.push((format!("x-ratelimit-reset-{what}"), format!("{}ms", reset.0)));
+        policy.push(format!("\"{what}\";q={limit};w={}", window.0.div_ceil(1_000)));
+        state.push(format!("\"{what}\";r={remaining};t={}", reset.0.div_ceil(1_000)));
+    }
+    headers.push(("ratelimit-policy".to_owned(), policy.join(", ")));
+    headers.push(("ratelimit".to_owned(), state.join(", ")));
+    headers
 }
 
 /// The wait, lengthened by a random part of up to `jitter`, within the bounds.
@@ -221,6 +246,20 @@ mod tests {
         assert_eq!(body["error"]["batch_url"], "https://batch.example/v1");
         let other = refusal(&refused(Reason::AllBusy, Retry::After(Millis(1))), Api::Completions, &policy.reject, 7);
         assert!(!String::from_utf8(other.body).unwrap().contains("batch.example"), "only where it helps");
+    }
+
+    #[test]
+    fn budgets_are_told_in_both_ways() {
+        let standing =
+            |limit, remaining, reset| Standing { limit, remaining, reset: Millis(reset), window: Millis(60_000) };
+        let budgets = Budgets { requests: Some(standing(600, 599, 100)), tokens: Some(standing(9_000, 0, 61_500)) };
+        let headers = rate_limits(&budgets);
+        let header = |name| headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str());
+        assert_eq!(header("ratelimit-policy"), Some("\"requests\";q=600;w=60, \"tokens\";q=9000;w=60"));
+        assert_eq!(header("ratelimit"), Some("\"requests\";r=599;t=1, \"tokens\";r=0;t=62"));
+        assert_eq!(header("x-ratelimit-remaining-requests"), Some("599"));
+        assert_eq!(header("x-ratelimit-reset-tokens"), Some("61500ms"));
+        assert!(rate_limits(&Budgets::default()).is_empty());
     }
 
     #[test]

@@ -119,6 +119,10 @@ pub struct LimitsConfig {
     pub max_in_flight: Option<u32>,
     /// Prompt and expected output tokens of those requests.
     pub max_tokens_in_flight: Option<u64>,
+    /// Requests admitted in a minute.
+    pub requests_per_minute: Option<RateConfig>,
+    /// Prompt and output tokens in a minute: charged as estimated, settled as the worker reports.
+    pub tokens_per_minute: Option<RateConfig>,
     /// Highest lane a caller may ask for; the highest there is, if not given.
     pub max_lane: Option<String>,
 }
@@ -134,7 +138,42 @@ pub struct TenantLimitsConfig {
     /// Instead of the tier's.
     pub max_tokens_in_flight: Option<u64>,
     /// Instead of the tier's.
+    pub requests_per_minute: Option<RateConfig>,
+    /// Instead of the tier's.
+    pub tokens_per_minute: Option<RateConfig>,
+    /// Instead of the tier's.
     pub max_lane: Option<String>,
+}
+
+/// An amount for each period; a number alone may be saved up for one period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a number, or {rate, burst} with two numbers")]
+pub enum RateConfig {
+    /// Rate and burst.
+    Even(u64),
+    /// Each of its own.
+    Bursty(BurstyRate),
+}
+
+/// An amount for each period, of which more or less than a period's may come at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BurstyRate {
+    /// Earned in each period.
+    pub rate: u64,
+    /// Most that can be saved up.
+    pub burst: u64,
+}
+
+impl RateConfig {
+    /// Rate and burst.
+    #[must_use]
+    pub const fn parts(self) -> BurstyRate {
+        match self {
+            Self::Even(rate) => BurstyRate { rate, burst: rate },
+            Self::Bursty(parts) => parts,
+        }
+    }
 }
 
 /// A named priority band.
@@ -161,6 +200,8 @@ pub struct PoolConfig {
     pub max_in_flight: Option<u32>,
     /// Requests in flight for each live worker.
     pub max_in_flight_per_worker: Option<u32>,
+    /// Requests admitted in a second, of all tenants.
+    pub requests_per_second: Option<RateConfig>,
     /// Prompt and output tokens of one request.
     pub max_model_len: Option<u64>,
     /// Prompt tokens of one request.

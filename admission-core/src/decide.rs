@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use crate::budget::NotYet;
 use crate::config::StalePolicy;
-use crate::ledger::{Amount, Drain, Ledger};
+use crate::ledger::{Amount, Cost, Drain, Ledger};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Cap, Limits, Pool};
@@ -40,6 +41,12 @@ impl Ask {
     pub fn amount(&self, block_size: u32) -> Amount {
         let tokens = self.prompt.plus(self.output).min(MOST_TOKENS);
         Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) }
+    }
+
+    /// What the request will cost its budgets.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        Cost { requests: 1, tokens: self.prompt.plus(self.output).min(MOST_TOKENS) }
     }
 
     /// A guess cut down to what a request that fits could be at most; what was read stays as it is. So a request that
@@ -83,7 +90,7 @@ pub struct Held<'a> {
 /// Whether a request may start now.
 ///
 /// # Errors
-/// The first of these that stands against it: it can never fit; there is no worker; its tenant holds too much; all
+/// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds too much; all
 /// workers are busy; the pool holds too much.
 pub fn decide(
     ask: &Ask,
@@ -95,6 +102,7 @@ pub fn decide(
     let sight = Sight::of(view, rules.pool, now);
     fits_ever(ask, rules.tenant, rules.pool)?;
     has_workers(sight, rules)?;
+    within_budgets(ask, rules, held, now)?;
     within_tenant_caps(ask, rules, held)?;
     some_worker_is_free(sight, held)?;
     within_pool_caps(sight, rules, held)?;
@@ -155,6 +163,26 @@ fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
         Sight::Fresh(_) | Sight::Stale(..) => return Ok(()),
     };
     Err(Refusal { reason, limit: None, detail, retry: advice(None, 1) })
+}
+
+fn within_budgets(ask: &Ask, rules: Rules<'_>, held: Held<'_>, now: Time) -> Result<(), Refusal> {
+    let (tenant, pool, cost) = (&rules.tenant.rates, &rules.pool.rates, ask.cost());
+    let (requests_spent, tokens_spent) = held.tenant.spent();
+    let pool_spent = held.pool.spent().0;
+    let budgets = [
+        (&tenant.requests, requests_spent, cost.requests, "requests", Reason::TenantRequestRate),
+        (&tenant.tokens, tokens_spent, cost.tokens.0, "tokens", Reason::TenantTokenRate),
+        (&pool.requests, pool_spent, cost.requests, "requests", Reason::PoolRequestRate),
+    ];
+    for (rate, spent, amount, unit, reason) in budgets {
+        if let Some(rate) = rate
+            && let Err(NotYet { wait, measured }) = rate.allows(spent, amount, now)
+        {
+            let limit = Some(Limit { knob: Arc::clone(&rate.knob), measured, allowed: rate.burst, unit });
+            return Err(Refusal { reason, limit, detail: Detail::None, retry: Retry::After(wait) });
+        }
+    }
+    Ok(())
 }
 
 fn within_tenant_caps(ask: &Ask, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {

@@ -3,6 +3,7 @@
 //! A ledger is a list of columns, one for each VM and lane. A column whose VM is dead counts zero from the moment the
 //! membership says so and is dropped by whoever writes the record next; no journal of single requests is kept.
 
+use crate::budget::{Rates, Spent};
 use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Record, Sections, Writer};
@@ -12,6 +13,7 @@ use crate::view::Admitted;
 const SECTION_COLUMNS: u8 = 1;
 const SECTION_ADMITTED: u8 = 2;
 const SECTION_DRAIN: u8 = 3;
+const SECTION_SPENT: u8 = 4;
 
 /// An amount held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +52,26 @@ impl Amount {
     }
 }
 
+/// What a request costs its budgets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Requests.
+    pub requests: u64,
+    /// Prompt and output tokens.
+    pub tokens: Tokens,
+}
+
+impl Cost {
+    /// What this is more than another.
+    #[must_use]
+    pub const fn beyond(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(other.requests),
+            tokens: Tokens(self.tokens.0.saturating_sub(other.tokens.0)),
+        }
+    }
+}
+
 /// A lane's name as records know it: stable over builds, and four bytes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneKey(pub u32);
@@ -80,6 +102,8 @@ pub struct Ledger {
     columns: Vec<Column>,
     admitted: Admitted,
     drain: Drain,
+    requests_spent: Spent,
+    tokens_spent: Spent,
     unknown: Sections,
 }
 
@@ -137,6 +161,32 @@ impl Ledger {
     pub fn release(&mut self, members: &Members, holder: Holder, lane: LaneKey, amount: Amount, now: Time) {
         self.refund(members, holder, lane, amount);
         self.drain.note(now);
+    }
+
+    /// Until when the budgets of requests and of tokens are spent.
+    #[must_use]
+    pub fn spent(&self) -> (Spent, Spent) {
+        (self.requests_spent, self.tokens_spent)
+    }
+
+    /// Spends what a request costs from the budgets there are.
+    pub fn spend(&mut self, rates: &Rates, cost: Cost, now: Time) {
+        if let Some(rate) = &rates.requests {
+            self.requests_spent = rate.spend(self.requests_spent, cost.requests, now);
+        }
+        if let Some(rate) = &rates.tokens {
+            self.tokens_spent = rate.spend(self.tokens_spent, cost.tokens.0, now);
+        }
+    }
+
+    /// Gives a cost back to the budgets there are.
+    pub fn give_back(&mut self, rates: &Rates, cost: Cost) {
+        if let Some(rate) = &rates.requests {
+            self.requests_spent = rate.give_back(self.requests_spent, cost.requests);
+        }
+        if let Some(rate) = &rates.tokens {
+            self.tokens_spent = rate.give_back(self.tokens_spent, cost.tokens.0);
+        }
     }
 
     fn column(&mut self, holder: Holder, lane: LaneKey) -> Option<&mut Column> {
@@ -200,6 +250,12 @@ impl Record for Ledger {
                 out.u64(self.drain.mean_us);
             });
         }
+        if (self.requests_spent, self.tokens_spent) != Default::default() {
+            writer.section(SECTION_SPENT, |out| {
+                out.u64(self.requests_spent.0);
+                out.u64(self.tokens_spent.0);
+            });
+        }
         writer.finish(&self.unknown)
     }
 
@@ -214,6 +270,9 @@ impl Record for Ledger {
                 }
                 SECTION_ADMITTED => record.admitted = Admitted { requests: reader.u64()?, blocks: reader.u64()? },
                 SECTION_DRAIN => record.drain = Drain { last: Some(Time(reader.u64()?)), mean_us: reader.u64()? },
+                SECTION_SPENT => {
+                    (record.requests_spent, record.tokens_spent) = (Spent(reader.u64()?), Spent(reader.u64()?));
+                }
                 _ => return Some(false),
             }
             Some(true)

@@ -8,6 +8,7 @@
 )]
 
 pub mod answer;
+pub mod budget;
 pub mod config;
 pub mod control;
 pub mod decide;
@@ -26,5 +27,6 @@ pub mod request;
 pub mod saturation;
 pub mod store;
 pub mod units;
+pub mod usage;
 pub mod view;
 pub mod vm;

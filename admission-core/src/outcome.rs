@@ -21,6 +21,12 @@ pub enum Reason {
     NoWorkers,
     /// Nothing recent is known of the workers and the policy says to refuse then.
     StaleView,
+    /// The tenant's requests for each minute.
+    TenantRequestRate,
+    /// The tenant's tokens for each minute.
+    TenantTokenRate,
+    /// The pool's requests for each second.
+    PoolRequestRate,
     /// The tenant's requests in flight.
     TenantRequests,
     /// The tenant's tokens in flight.
@@ -37,12 +43,15 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Malformed,
         Self::UnknownModel,
         Self::Oversize,
         Self::NoWorkers,
         Self::StaleView,
+        Self::TenantRequestRate,
+        Self::TenantTokenRate,
+        Self::PoolRequestRate,
         Self::TenantRequests,
         Self::TenantTokens,
         Self::AllBusy,
@@ -60,6 +69,9 @@ impl Reason {
             Self::Oversize => "oversize",
             Self::NoWorkers => "no_workers",
             Self::StaleView => "stale_view",
+            Self::TenantRequestRate => "tenant_request_rate",
+            Self::TenantTokenRate => "tenant_token_rate",
+            Self::PoolRequestRate => "pool_request_rate",
             Self::TenantRequests => "tenant_requests",
             Self::TenantTokens => "tenant_tokens",
             Self::AllBusy => "all_busy",
@@ -77,6 +89,7 @@ impl Reason {
             Self::Malformed => 400,
             Self::UnknownModel => 404,
             Self::Oversize => 413,
+            Self::TenantRequestRate | Self::TenantTokenRate | Self::PoolRequestRate => 429,
             Self::TenantRequests | Self::TenantTokens | Self::PoolRequests | Self::KvBlocks => 429,
             Self::NoWorkers | Self::StaleView | Self::AllBusy | Self::Contention => 503,
         }
@@ -137,6 +150,9 @@ impl fmt::Display for Refusal {
             Reason::Oversize => "the request is too large ever to be served",
             Reason::NoWorkers => "no worker of this pool is alive",
             Reason::StaleView => "the state of the workers is not known",
+            Reason::TenantRequestRate => "too many requests of this tenant in a minute",
+            Reason::TenantTokenRate => "too many tokens of this tenant in a minute",
+            Reason::PoolRequestRate => "too many requests to this pool in a second",
             Reason::TenantRequests => "too many requests of this tenant in flight",
             Reason::TenantTokens => "too many tokens of this tenant in flight",
             Reason::AllBusy => "all workers are busy",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::budget::Rates;
 use crate::config::{PluginConfig, RetryAfterConfig, StaleConfig};
 use crate::keys::{Keys, shared_slot};
 use crate::ledger::LaneKey;
@@ -101,6 +102,8 @@ pub struct Limits {
     pub requests: Option<Cap>,
     /// Tokens in flight.
     pub tokens: Option<Cap>,
+    /// Of requests and tokens for each minute.
+    pub rates: Arc<Rates>,
     /// Index of the highest lane a caller may ask for.
     max_lane: usize,
 }
@@ -128,6 +131,8 @@ pub struct Pool {
     pub max_in_flight: Option<Cap>,
     /// Requests in flight for each live worker.
     pub max_in_flight_per_worker: Option<Cap>,
+    /// Of requests for each second.
+    pub rates: Arc<Rates>,
     /// Prompt and output tokens of one request.
     pub max_model_len: Option<Cap>,
     /// Prompt tokens of one request.

@@ -4,15 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use crate::budget::{Rates, Standing};
 use crate::decide::{Ask, Held, Rules, decide};
 use crate::directory::Directory;
 use crate::keys::Keys;
-use crate::ledger::{Amount, LaneKey, Ledger};
+use crate::ledger::{Amount, Cost, LaneKey, Ledger};
 use crate::members::{Holder, Members, Observer};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::store::{self, Store, StoreError};
-use crate::units::{Millis, Time};
+use crate::units::{Millis, Time, Tokens};
 use crate::view::ViewSummary;
 
 #[cfg(test)]
@@ -53,6 +55,10 @@ struct Lease {
     lane: LaneKey,
     amount: Amount,
     block_size: u32,
+    /// Of its tenant, as they were when it was admitted.
+    rates: Arc<Rates>,
+    /// What was spent from them.
+    cost: Cost,
 }
 
 /// A change to one record that must happen, however often other writers are faster.
@@ -63,6 +69,61 @@ struct Change {
     lane: LaneKey,
     amount: Amount,
     kind: Kind,
+    budget: Option<Settlement>,
+}
+
+/// What a change does to budgets, beside what it does to holdings.
+#[derive(Clone, Debug)]
+struct Settlement {
+    rates: Arc<Rates>,
+    spend: Cost,
+    give_back: Cost,
+}
+
+impl Settlement {
+    /// From what was spent to what should have been.
+    fn between(rates: &Arc<Rates>, spent: Cost, right: Cost) -> Self {
+        Self { rates: Arc::clone(rates), spend: right.beyond(spent), give_back: spent.beyond(right) }
+    }
+}
+
+/// What a request has cost, once it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// Nobody said, so what was estimated.
+    AsEstimated,
+    /// So many prompt and output tokens.
+    Reported(Tokens),
+    /// Nothing: its worker did not serve it.
+    Nothing,
+}
+
+/// A request that was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// What it holds.
+    pub lease: LeaseId,
+    /// How its tenant's budgets stand after it.
+    pub budgets: Budgets,
+}
+
+/// How a tenant's budgets stand; absent where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budgets {
+    /// Requests for each minute.
+    pub requests: Option<Standing>,
+    /// Tokens for each minute.
+    pub tokens: Option<Standing>,
+}
+
+impl Budgets {
+    fn of(ledger: &Ledger, rates: &Rates, now: Time) -> Self {
+        let (requests, tokens) = ledger.spent();
+        Self {
+            requests: rates.requests.as_ref().map(|rate| rate.standing(requests, now)),
+            tokens: rates.tokens.as_ref().map(|rate| rate.standing(tokens, now)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,14 +189,14 @@ impl Vm {
     ///
     /// # Errors
     /// The refusal.
-    pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<LeaseId, Refusal> {
+    pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<Admission, Refusal> {
         let charged = self.ready(store, now).and_then(|holder| self.charge(store, holder, request, now));
         charged.unwrap_or_else(|error| Err(contention(&error)))
     }
 
     /// Sets what a lease holds to what is known now, over a cap if it must be. A lease that has ended is left alone.
     pub fn correct(&mut self, store: &impl Store, id: LeaseId, ask: &Ask, now: Time) {
-        let (Some(holder), Some(lease)) = (self.holder, self.leases.get_mut(&id)) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else { return };
         let (before, after) = (lease.amount, ask.amount(lease.block_size));
         lease.amount = after;
         let (kind, amount) = match after.tokens.cmp(&before.tokens) {
@@ -143,14 +204,23 @@ impl Vm {
             std::cmp::Ordering::Greater => (Kind::Grow, after.minus(before)),
             std::cmp::Ordering::Less => (Kind::Refund, before.minus(after)),
         };
+        let cost = Cost { tokens: after.tokens, ..lease.cost };
+        let budget = Settlement::between(&lease.rates, lease.cost, cost);
+        lease.cost = cost;
         let lease = lease.clone();
-        self.change_both(store, &lease, holder, amount, kind, now);
+        self.change_both(store, &lease, (kind, amount), budget, now);
     }
 
-    /// Gives back what a lease holds, once; a second call does nothing.
-    pub fn release(&mut self, store: &impl Store, id: LeaseId, now: Time) {
-        let (Some(holder), Some(lease)) = (self.holder, self.leases.remove(&id)) else { return };
-        self.change_both(store, &lease, holder, lease.amount, Kind::Release, now);
+    /// Gives back what a lease holds and settles its budgets, once; a second call does nothing.
+    pub fn release(&mut self, store: &impl Store, id: LeaseId, usage: Usage, now: Time) {
+        let Some(lease) = self.leases.remove(&id) else { return };
+        let tokens = match usage {
+            Usage::AsEstimated => lease.cost.tokens,
+            Usage::Reported(tokens) => tokens,
+            Usage::Nothing => Tokens(0),
+        };
+        let budget = Settlement::between(&lease.rates, lease.cost, Cost { tokens, ..lease.cost });
+        self.change_both(store, &lease, (Kind::Release, lease.amount), budget, now);
     }
 
     /// Says that this VM lives, declares dead who has been silent too long, and tries again what others were faster at.
@@ -236,7 +306,7 @@ impl Vm {
             }
         }
         for ((key, lane), amount) in sums {
-            self.change(store, Change { key, holder, lane, amount, kind: Kind::Recharge }, now);
+            self.change(store, Change { key, holder, lane, amount, kind: Kind::Recharge, budget: None }, now);
         }
     }
 
@@ -246,9 +316,9 @@ impl Vm {
         holder: Holder,
         request: &Request<'_>,
         now: Time,
-    ) -> Result<Result<LeaseId, Refusal>, StoreError> {
+    ) -> Result<Result<Admission, Refusal>, StoreError> {
         let Request { ask, rules, tenant_key, lane } = *request;
-        let amount = ask.amount(rules.pool.block_size);
+        let (amount, cost) = (ask.amount(rules.pool.block_size), ask.cost());
         let members = &self.members;
         let view = store.read(&rules.pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
         let judge =
@@ -259,28 +329,32 @@ impl Vm {
             judge(tenant, &pool_seen)?;
             let before = tenant.clone();
             tenant.charge(members, holder, lane, amount);
-            Ok(before)
+            tenant.spend(&rules.tenant.rates, cost, now);
+            Ok((before, Budgets::of(tenant, &rules.tenant.rates, now)))
         })?;
-        let tenant_before = match charged {
-            Ok(before) => before,
+        let (tenant_before, budgets) = match charged {
+            Ok(charged) => charged,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let charged = store::update_from(store, &rules.pool.key, (pool_seen, version), |pool: &mut Ledger| {
             judge(&tenant_before, pool)?;
             pool.admit(members, holder, lane, amount);
+            pool.spend(&rules.pool.rates, cost, now);
             Ok(())
         });
-        let tenant_key: Rc<str> = tenant_key.into();
+        let (tenant_key, rates): (Rc<str>, _) = (tenant_key.into(), Arc::clone(&rules.tenant.rates));
         let refused = match charged {
             Ok(Ok(())) => {
                 let pool_key = Rc::from(&*rules.pool.key);
-                let lease = Lease { tenant_key, pool_key, lane, amount, block_size: rules.pool.block_size };
-                return Ok(Ok(self.keep(lease)));
+                let block_size = rules.pool.block_size;
+                let lease = self.keep(Lease { tenant_key, pool_key, lane, amount, block_size, rates, cost });
+                return Ok(Ok(Admission { lease, budgets }));
             }
             Ok(Err(refusal)) => Ok(Err(refusal)),
             Err(error) => Err(error),
         };
-        self.change(store, Change { key: tenant_key, holder, lane, amount, kind: Kind::Refund }, now);
+        let budget = Some(Settlement::between(&rates, cost, Cost::default()));
+        self.change(store, Change { key: tenant_key, holder, lane, amount, kind: Kind::Refund, budget }, now);
         refused
     }
 
@@ -295,14 +369,14 @@ impl Vm {
         &mut self,
         store: &impl Store,
         lease: &Lease,
-        holder: Holder,
-        amount: Amount,
-        kind: Kind,
+        (kind, amount): (Kind, Amount),
+        budget: Settlement,
         now: Time,
     ) {
+        let Some(holder) = self.holder else { return };
         // The pool first: what it frees is what others wait for.
-        for key in [&lease.pool_key, &lease.tenant_key] {
-            self.change(store, Change { key: Rc::clone(key), holder, lane: lease.lane, amount, kind }, now);
+        for (key, budget) in [(&lease.pool_key, None), (&lease.tenant_key, Some(budget))] {
+            self.change(store, Change { key: Rc::clone(key), holder, lane: lease.lane, amount, kind, budget }, now);
         }
     }
 
@@ -316,7 +390,7 @@ impl Vm {
     }
 
     fn apply(&self, store: &impl Store, change: &Change, now: Time) -> Result<(), StoreError> {
-        let Change { key, holder, lane, amount, kind } = change;
+        let Change { key, holder, lane, amount, kind, budget } = change;
         let members = &self.members;
         store::update(store, key, |ledger: &mut Ledger| {
             match kind {
@@ -324,6 +398,10 @@ impl Vm {
                 Kind::Refund => ledger.refund(members, *holder, *lane, *amount),
                 Kind::Grow => ledger.admit(members, *holder, *lane, *amount),
                 Kind::Recharge => ledger.charge(members, *holder, *lane, *amount),
+            }
+            if let Some(Settlement { rates, spend, give_back }) = budget {
+                ledger.spend(rates, *spend, now);
+                ledger.give_back(rates, *give_back);
             }
             Ok::<(), std::convert::Infallible>(())
         })

@@ -13,7 +13,7 @@ use admission_core::policy::{Plugin, Policy};
 use admission_core::request::Api;
 use admission_core::store::{self, Conflict, Store, Version};
 use admission_core::units::{Time, Tokens};
-use admission_core::vm::{LeaseId, Request, Vm};
+use admission_core::vm::{LeaseId, Request, Usage, Vm};
 use wasm_bindgen_test::wasm_bindgen_test;
 
 #[derive(Default)]
@@ -60,7 +60,9 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
     };
     let rules = Rules { tenant: policy.tenant("acme").limits, pool: &pool };
     let request = Request { ask, rules, tenant_key: &policy.tenant_key("acme"), lane };
-    vm.admit(memory, &request, Time(u64::from(u32::MAX) * 5)).map_err(|refusal| refusal.reason)
+    vm.admit(memory, &request, Time(u64::from(u32::MAX) * 5))
+        .map(|admission| admission.lease)
+        .map_err(|refusal| refusal.reason)
 }
 
 fn held(memory: &Memory, key: &str, policy: &Policy) -> (u64, Tokens) {
@@ -82,7 +84,7 @@ fn amounts_beyond_four_gibi_are_counted_exactly() {
     assert!(requests == 3 && tokens > Tokens(3 * 4_294_000_000), "{tokens:?}");
     assert_eq!(admit(&mut vm, &memory, &policy, body), Err(Reason::TenantRequests));
     for lease in leases {
-        vm.release(&memory, lease, Time(u64::from(u32::MAX) * 6));
+        vm.release(&memory, lease, Usage::AsEstimated, Time(u64::from(u32::MAX) * 6));
     }
     assert_eq!(held(&memory, &policy.tenant_key("acme"), &policy), (0, Tokens(0)));
     assert_eq!(held(&memory, &policy.keys.pool("p"), &policy), (0, Tokens(0)));

@@ -6,16 +6,21 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Cap, Control, Headroom, Lane, Limits, ModelPattern, Policy, Pool, Reject};
+use crate::budget::{Rate, Rates};
 use crate::config::{
-    Config, ControlConfig, LaneConfig, LimitsConfig, PluginConfig, PoolConfig, StalePolicy, TenantLimitsConfig,
+    BurstyRate, Config, ControlConfig, LaneConfig, LimitsConfig, PluginConfig, PoolConfig, RateConfig, StalePolicy,
+    TenantLimitsConfig,
 };
 use crate::keys::Keys;
 use crate::ledger::LaneKey;
 use crate::problem::{self, Problem};
-use crate::units::Tokens;
+use crate::units::{Millis, Tokens};
 
 /// Longer names would make records and header values that proxies refuse.
 const MAX_NAME: usize = 128;
+
+const SECOND: Millis = Millis(1_000);
+const MINUTE: Millis = Millis(60_000);
 
 /// The entry of `tenants` that stands for everybody else.
 const EVERYBODY_ELSE: &str = "*";
@@ -224,6 +229,8 @@ fn tenants(config: &Config, lanes: &[Lane], check: &mut Checker<'_>) -> (BTreeMa
     for (name, tier) in &config.tiers {
         check_name(&format!("tiers.{name}"), name, check.problems);
         check_limits(&format!("tiers.{name}"), tier.max_in_flight, tier.max_tokens_in_flight, check);
+        check_rate(format!("tiers.{name}.requests_per_minute"), tier.requests_per_minute, check);
+        check_rate(format!("tiers.{name}.tokens_per_minute"), tier.tokens_per_minute, check);
         if let Some(lane) = &tier.max_lane {
             lane_index(lanes, lane, &format!("tiers.{name}.max_lane"), check);
         }
@@ -252,9 +259,22 @@ fn check_limits(path: &str, requests: Option<u32>, tokens: Option<u64>, check: &
     }
 }
 
+fn check_rate(path: String, rate: Option<RateConfig>, check: &mut Checker<'_>) {
+    if rate.is_some_and(|rate| rate.parts().rate == 0 || rate.parts().burst == 0) {
+        check.problem(path, "rate and burst must be at least 1; leave it out for no limit");
+    }
+}
+
+fn rate(config: Option<RateConfig>, period: Millis, knob: String) -> Option<Rate> {
+    let BurstyRate { rate, burst } = config?.parts();
+    Some(Rate { amount: rate, period, burst, knob: knob.into() })
+}
+
 fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &[Lane], check: &mut Checker<'_>) -> Limits {
     let own = format!("tenants.{name}");
     check_limits(&own, tenant.max_in_flight, tenant.max_tokens_in_flight, check);
+    check_rate(format!("{own}.requests_per_minute"), tenant.requests_per_minute, check);
+    check_rate(format!("{own}.tokens_per_minute"), tenant.tokens_per_minute, check);
     let tier = tenant.tier.as_ref().map(|tier| (format!("tiers.{tier}"), config.tiers.get(tier)));
     if let (Some(name), Some((_, None))) = (&tenant.tier, &tier) {
         check.unknown(format!("{own}.tier"), "tiers", name);
@@ -269,6 +289,10 @@ fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &[Lan
         (None, Some(limit)) => Some(Cap { limit, knob: format!("{tier_path}.{field}").into() }),
         (None, None) => None,
     };
+    let minute = |own_value: Option<RateConfig>, tier_value: Option<RateConfig>, field: &str| {
+        let path = if own_value.is_some() { &own } else { &tier_path };
+        rate(own_value.or(tier_value), MINUTE, format!("{path}.{field}"))
+    };
     let max_lane = match (&tenant.max_lane, &tier.max_lane) {
         (Some(lane), _) => lane_index(lanes, lane, &format!("{own}.max_lane"), check),
         (None, Some(lane)) => lanes.iter().position(|other| other.name == *lane).unwrap_or(0),
@@ -277,6 +301,10 @@ fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &[Lan
     Limits {
         requests: cap(tenant.max_in_flight.map(u64::from), tier.max_in_flight.map(u64::from), "max_in_flight"),
         tokens: cap(tenant.max_tokens_in_flight, tier.max_tokens_in_flight, "max_tokens_in_flight"),
+        rates: Arc::new(Rates {
+            requests: minute(tenant.requests_per_minute, tier.requests_per_minute, "requests_per_minute"),
+            tokens: minute(tenant.tokens_per_minute, tier.tokens_per_minute, "tokens_per_minute"),
+        }),
         max_lane,
     }
 }
@@ -327,6 +355,7 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
     for (field, _) in positive.iter().filter(|(_, value)| *value == Some(0)) {
         check.problem(format!("{path}.{field}"), "must be at least 1");
     }
+    check_rate(format!("{path}.requests_per_second"), pool.requests_per_second, check);
     if let Some(kv) = &pool.kv
         && !(0.0..1.0).contains(&kv.headroom)
     {
@@ -344,7 +373,8 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
 }
 
 fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
-    let knob = |field: &str| -> Arc<str> { format!("pools[{}].{field}", config.name).into() };
+    let knob_text = |field: &str| format!("pools[{}].{field}", config.name);
+    let knob = |field: &str| -> Arc<str> { knob_text(field).into() };
     let cap = |limit: Option<u64>, field: &str| limit.map(|limit| Cap { limit, knob: knob(field) });
     let kv = config.kv.as_ref();
     Pool {
@@ -354,6 +384,10 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         models: config.models.iter().map(|model| ModelPattern::parse(model)).collect(),
         max_in_flight: cap(config.max_in_flight.map(u64::from), "max_in_flight"),
         max_in_flight_per_worker: cap(config.max_in_flight_per_worker.map(u64::from), "max_in_flight_per_worker"),
+        rates: Arc::new(Rates {
+            requests: rate(config.requests_per_second, SECOND, knob_text("requests_per_second")),
+            tokens: None,
+        }),
         max_model_len: cap(config.max_model_len, "max_model_len"),
         max_prompt_tokens: cap(config.max_prompt_tokens, "max_prompt_tokens"),
         expected_output: Tokens(config.expected_output_tokens),

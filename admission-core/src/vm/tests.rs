@@ -36,7 +36,7 @@ impl Proxy {
             tenant_key: &key,
             lane: LaneKey(1),
         };
-        vm.admit(&self.store, &request, self.now).map_err(|refusal| refusal.reason)
+        vm.admit(&self.store, &request, self.now).map(|admission| admission.lease).map_err(|refusal| refusal.reason)
     }
 
     fn held(&self, key: &str) -> Amount {
@@ -70,8 +70,8 @@ fn two_vms_share_one_count() {
     proxy.admit(&mut b, "acme").unwrap();
     proxy.admit(&mut a, "acme").unwrap();
     assert_eq!(proxy.admit(&mut b, "acme"), Err(Reason::TenantRequests));
-    a.release(&proxy.store, first, proxy.now);
-    a.release(&proxy.store, first, proxy.now);
+    a.release(&proxy.store, first, Usage::AsEstimated, proxy.now);
+    a.release(&proxy.store, first, Usage::AsEstimated, proxy.now);
     assert_eq!(proxy.tenant().requests, 2, "released once, however often it is said");
     assert!(proxy.admit(&mut b, "acme").is_ok());
 }
@@ -102,7 +102,7 @@ fn a_release_never_gives_up() {
     let mut vm = proxy.vm();
     let lease = proxy.admit(&mut vm, "acme").unwrap();
     proxy.store.fail_on("pool/p", store::MAX_ATTEMPTS * 3);
-    vm.release(&proxy.store, lease, proxy.now);
+    vm.release(&proxy.store, lease, Usage::AsEstimated, proxy.now);
     assert_eq!((proxy.tenant().requests, proxy.pool().requests), (0, 1));
     proxy.ticks(&mut [&mut vm], 3);
     assert_eq!(proxy.pool(), Amount::default());
@@ -133,7 +133,7 @@ fn a_fenced_vm_charges_again_and_releases_under_its_new_epoch() {
     proxy.admit(&mut other, "acme").unwrap();
     assert_eq!(proxy.admit(&mut stalled, "acme"), Err(Reason::TenantRequests), "it first charges what it holds");
     assert_eq!((proxy.tenant().requests, proxy.pool().requests), (3, 3), "over the cap by what it held");
-    stalled.release(&proxy.store, lease, proxy.now);
+    stalled.release(&proxy.store, lease, Usage::AsEstimated, proxy.now);
     assert_eq!((proxy.tenant().requests, proxy.pool().requests), (2, 2));
 }
 
@@ -145,7 +145,7 @@ fn a_fenced_vm_admits_nothing_until_all_is_charged_again() {
     proxy.ticks(&mut [&mut other], DEAD_AFTER_TICKS + 1);
     proxy.store.fail_on("pool/p", store::MAX_ATTEMPTS);
     assert_eq!(proxy.admit(&mut stalled, "acme"), Err(Reason::Contention));
-    stalled.release(&proxy.store, lease, proxy.now);
+    stalled.release(&proxy.store, lease, Usage::AsEstimated, proxy.now);
     assert_eq!((proxy.tenant().requests, proxy.pool().requests), (0, 0), "the release waits behind the charge");
     proxy.ticks(&mut [&mut stalled], 1);
     assert_eq!(proxy.pool(), Amount::default());
@@ -163,8 +163,71 @@ fn a_corrected_lease_is_released_as_corrected() {
         let amount = Amount { requests: 1, tokens: Tokens(prompt), blocks: Tokens(prompt).blocks_of(16) };
         assert_eq!((proxy.tenant(), proxy.pool()), (amount, amount));
     }
-    vm.release(&proxy.store, lease, proxy.now);
+    vm.release(&proxy.store, lease, Usage::AsEstimated, proxy.now);
     assert_eq!((proxy.tenant(), proxy.pool()), (Amount::default(), Amount::default()));
+}
+
+/// A tenant with 10 requests and 1,000 tokens for each minute; each request of these tests asks for 160 tokens.
+fn with_budgets(pool_cap: u64) -> Proxy {
+    let json = format!(
+        r#"{{"tenants": {{"acme": {{"requests_per_minute": 10, "tokens_per_minute": {{"rate": 1000, "burst": 500}}}}}},
+            "pools": [{{"name": "p", "max_in_flight": {pool_cap}}}]}}"#
+    );
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
+    Proxy { policy: *policy, ..Proxy::new(1, 1) }
+}
+
+fn tokens_left(proxy: &Proxy) -> u64 {
+    let ledger = store::read::<Ledger>(&proxy.store, &proxy.policy.tenant_key("acme")).unwrap().0;
+    let budgets = Budgets::of(&ledger, &proxy.policy.tenant("acme").limits.rates, proxy.now);
+    budgets.tokens.unwrap().remaining
+}
+
+#[test]
+fn budgets_are_charged_as_estimated_and_settled_as_used() {
+    let mut proxy = with_budgets(99);
+    let mut vm = proxy.vm();
+    let leases: Vec<_> = (0..3).map(|_| proxy.admit(&mut vm, "acme").unwrap()).collect();
+    assert_eq!(tokens_left(&proxy), 500 - 3 * 160);
+    assert_eq!(proxy.admit(&mut vm, "acme"), Err(Reason::TenantTokenRate));
+    for (lease, usage, left) in [
+        (leases[0], Usage::Reported(Tokens(60)), 20 + 100),
+        (leases[1], Usage::AsEstimated, 20 + 100),
+        (leases[2], Usage::Nothing, 20 + 100 + 160),
+    ] {
+        vm.release(&proxy.store, lease, usage, proxy.now);
+        assert_eq!(tokens_left(&proxy), left);
+    }
+    let lease = proxy.admit(&mut vm, "acme").unwrap();
+    vm.release(&proxy.store, lease, Usage::Reported(Tokens(5_000)), proxy.now);
+    assert_eq!((tokens_left(&proxy), proxy.admit(&mut vm, "acme")), (0, Err(Reason::TenantTokenRate)), "in debt");
+    proxy.now = Time(proxy.now.0 + 3_600_000);
+    assert!(proxy.admit(&mut vm, "acme").is_ok(), "paid by time");
+}
+
+#[test]
+fn a_refused_request_burns_no_budget() {
+    let proxy = with_budgets(1);
+    let mut vm = proxy.vm();
+    proxy.admit(&mut vm, "acme").unwrap();
+    for _ in 0..20 {
+        assert_eq!(proxy.admit(&mut vm, "acme"), Err(Reason::PoolRequests));
+    }
+    proxy.store.fail_on("pool/p", store::MAX_ATTEMPTS);
+    assert!(proxy.admit(&mut vm, "acme").is_err());
+    assert_eq!(tokens_left(&proxy), 500 - 160);
+}
+
+#[test]
+fn a_correction_settles_the_budget_too() {
+    let proxy = with_budgets(9);
+    let mut vm = proxy.vm();
+    let lease = proxy.admit(&mut vm, "acme").unwrap();
+    let ask = Ask { prompt: Tokens(30), output: Tokens(10), output_limit: None, prompt_read: true };
+    vm.correct(&proxy.store, lease, &ask, proxy.now);
+    assert_eq!(tokens_left(&proxy), 460);
+    vm.release(&proxy.store, lease, Usage::Nothing, proxy.now);
+    assert_eq!(tokens_left(&proxy), 500);
 }
 
 #[test]
@@ -173,7 +236,7 @@ fn invented_tenants_add_no_keys() {
     let mut vm = proxy.vm();
     for name in 0..20_000 {
         let lease = proxy.admit(&mut vm, &format!("invented-{name}")).unwrap();
-        vm.release(&proxy.store, lease, proxy.now);
+        vm.release(&proxy.store, lease, Usage::AsEstimated, proxy.now);
     }
     let most = usize::try_from(crate::keys::SHARED_TENANT_SLOTS).unwrap() + 3;
     assert!(proxy.store.keys().len() <= most, "{} keys", proxy.store.keys().len());
@@ -227,7 +290,7 @@ fn no_interleaving_exceeds_a_cap_or_loses_a_release() {
         }
         proxy.store.fail_on("", 0);
         for Modelled { vm, leases, .. } in &mut vms {
-            leases.drain(..).for_each(|lease| vm.release(&proxy.store, lease, proxy.now));
+            leases.drain(..).for_each(|lease| vm.release(&proxy.store, lease, Usage::AsEstimated, proxy.now));
         }
         let mut all: Vec<&mut Vm> = vms.iter_mut().map(|modelled| &mut modelled.vm).collect();
         all.push(&mut observer);
@@ -255,7 +318,7 @@ fn random_step(
         16..30 if !vms[index].leases.is_empty() => {
             let place = rng.usize(..vms[index].leases.len());
             let lease = vms[index].leases.swap_remove(place);
-            vms[index].vm.release(&proxy.store, lease, proxy.now);
+            vms[index].vm.release(&proxy.store, lease, Usage::AsEstimated, proxy.now);
         }
         30 => vms[index] = Modelled::new(proxy),
         31 => *stalled = index,

@@ -1,0 +1,188 @@
+//! Budgets: amounts for each span of time, by the generic cell rate algorithm.
+//!
+//! A budget remembers one instant, until which what was spent is not yet earned back. An amount costs
+//! amount × period ÷ rate of time; it may be spent while the instant would lie no further ahead than the burst costs.
+//! What is spent beyond, because usage turned out higher than its estimate, is a debt that time pays.
+
+use std::sync::Arc;
+
+use crate::units::{Millis, Time};
+
+/// An amount for each period, of which `burst` may come at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Earned in each period.
+    pub amount: u64,
+    /// The period.
+    pub period: Millis,
+    /// Most that can have been saved up.
+    pub burst: u64,
+    /// Such as `tiers.free.requests_per_minute`.
+    pub knob: Arc<str>,
+}
+
+/// The budgets of a tenant or a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Of requests.
+    pub requests: Option<Rate>,
+    /// Of prompt and output tokens.
+    pub tokens: Option<Rate>,
+}
+
+/// Until when what was spent is not yet earned back, in nanoseconds of the monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent(pub u64);
+
+/// A budget that does not allow an amount now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotYet {
+    /// Until it does, if nothing else is spent meanwhile.
+    pub wait: Millis,
+    /// What would be spent and not yet earned back.
+    pub measured: u64,
+}
+
+/// How a budget stands, as callers are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Most that can be spent at once.
+    pub limit: u64,
+    /// That could be spent now.
+    pub remaining: u64,
+    /// Until all of it could be.
+    pub reset: Millis,
+    /// The period over which the limit is earned.
+    pub window: Millis,
+}
+
+const NANOS: u64 = 1_000_000;
+
+impl Rate {
+    /// Whether an amount may be spent now. More than the whole burst may be when nothing is owed: it could never be
+    /// otherwise, and the debt keeps what follows away.
+    ///
+    /// # Errors
+    /// [`NotYet`] with the wait until it may.
+    pub fn allows(&self, spent: Spent, amount: u64, now: Time) -> Result<(), NotYet> {
+        let owed = self.owed(spent, now);
+        let room = self.cost(self.burst).saturating_sub(self.cost(amount.min(self.burst)));
+        if owed <= room {
+            return Ok(());
+        }
+        let wait = Millis(owed.saturating_sub(room).div_ceil(NANOS));
+        Err(NotYet { wait, measured: self.amount_of(owed).saturating_add(amount) })
+    }
+
+    /// After spending an amount.
+    #[must_use]
+    pub fn spend(&self, spent: Spent, amount: u64, now: Time) -> Spent {
+        Spent(nanos(now).max(spent.0).saturating_add(self.cost(amount)))
+    }
+
+    /// After getting an amount back.
+    #[must_use]
+    pub fn give_back(&self, spent: Spent, amount: u64) -> Spent {
+        Spent(spent.0.saturating_sub(self.cost(amount)))
+    }
+
+    /// How the budget stands.
+    #[must_use]
+    pub fn standing(&self, spent: Spent, now: Time) -> Standing {
+        let owed = self.owed(spent, now);
+        let remaining = self.burst.saturating_sub(self.amount_of(owed));
+        Standing { limit: self.burst, remaining, reset: Millis(owed.div_ceil(NANOS)), window: self.period }
+    }
+
+    fn owed(&self, spent: Spent, now: Time) -> u64 {
+        spent.0.saturating_sub(nanos(now))
+    }
+
+    /// The time in which an amount is earned.
+    fn cost(&self, amount: u64) -> u64 {
+        let period = u128::from(self.period.0) * u128::from(NANOS);
+        let cost = u128::from(amount).saturating_mul(period).div_ceil(u128::from(self.amount.max(1)));
+        // A century: absurd amounts must not carry the clock over its end.
+        u64::try_from(cost).unwrap_or(u64::MAX).min(3_155_760_000_000_000_000)
+    }
+
+    /// The amount earned in a time, a part counting whole.
+    fn amount_of(&self, nanos: u64) -> u64 {
+        let period = (u128::from(self.period.0) * u128::from(NANOS)).max(1);
+        u64::try_from((u128::from(nanos) * u128::from(self.amount)).div_ceil(period)).unwrap_or(u64::MAX)
+    }
+}
+
+const fn nanos(time: Time) -> u64 {
+    time.0.saturating_mul(NANOS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_family = "wasm")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn per_minute(amount: u64, burst: u64) -> Rate {
+        Rate { amount, period: Millis(60_000), burst, knob: "knob".into() }
+    }
+
+    const START: Time = Time(1_000_000);
+
+    #[test]
+    fn a_burst_and_then_the_rate() {
+        let rate = per_minute(60, 3);
+        let mut spent = Spent::default();
+        for _ in 0..3 {
+            assert_eq!(rate.allows(spent, 1, START), Ok(()));
+            spent = rate.spend(spent, 1, START);
+        }
+        assert_eq!(rate.allows(spent, 1, START), Err(NotYet { wait: Millis(1_000), measured: 4 }));
+        assert!(rate.allows(spent, 1, Time(START.0 + 999)).is_err());
+        assert_eq!(rate.allows(spent, 1, Time(START.0 + 1_000)), Ok(()), "at the very instant that was told");
+    }
+
+    #[test]
+    fn nothing_is_saved_beyond_the_burst() {
+        let rate = per_minute(60, 3);
+        let spent = rate.spend(Spent::default(), 3, START);
+        let later = Time(START.0 + 3_600_000);
+        assert_eq!(
+            rate.standing(spent, later),
+            Standing { limit: 3, remaining: 3, reset: Millis(0), window: Millis(60_000) }
+        );
+        let spent = rate.spend(spent, 3, later);
+        assert_eq!(rate.standing(spent, later).remaining, 0);
+        assert!(rate.allows(spent, 1, later).is_err());
+    }
+
+    #[test]
+    fn a_refund_restores_and_a_debt_is_paid_by_time() {
+        let rate = per_minute(6_000, 1_000);
+        let before = rate.spend(Spent::default(), 200, START);
+        let spent = rate.spend(before, 700, START);
+        assert_eq!(rate.give_back(spent, 700), before);
+        let in_debt = rate.spend(before, 1_800, START);
+        let NotYet { wait, .. } = rate.allows(in_debt, 500, START).unwrap_err();
+        assert_eq!(wait, Millis(15_000), "2,000 spent, 500 may be owed, 100 are earned a second");
+        assert_eq!(rate.allows(in_debt, 500, Time(START.0 + 15_000)), Ok(()));
+    }
+
+    #[test]
+    fn more_than_the_burst_may_be_spent_when_nothing_is_owed() {
+        let rate = per_minute(600, 100);
+        assert_eq!(rate.allows(Spent::default(), 5_000, START), Ok(()));
+        let spent = rate.spend(Spent::default(), 5_000, START);
+        assert_eq!(rate.allows(spent, 1, START).unwrap_err().wait, Millis(490_100));
+    }
+
+    #[test]
+    fn absurd_amounts_do_not_wrap() {
+        let rate = per_minute(1, 1);
+        let spent = rate.spend(Spent(u64::MAX - 5), u64::MAX, START);
+        assert!(rate.allows(spent, u64::MAX, START).is_err());
+        assert_eq!(rate.standing(spent, START).remaining, 0);
+        let fast = per_minute(u64::MAX, u64::MAX);
+        assert_eq!(fast.allows(fast.spend(Spent::default(), 1_000_000, START), 1, START), Ok(()));
+    }
+}
