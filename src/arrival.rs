@@ -1,9 +1,12 @@
 //! A request's headers: what they say, what is taken off, what is put on.
 
+use admission_core::identity::Source;
 use admission_core::intake::Arrival;
 use admission_core::policy::{Lane, Policy, Pool};
 use admission_core::request::Api;
 use admission_core::units::Tokens;
+
+use sha2::{Digest, Sha256};
 
 use crate::host;
 
@@ -19,7 +22,7 @@ const ENDPOINT_HEADERS: [&str; 3] = [
 
 /// Reads the current request's headers; they cannot be read again later.
 pub fn read(policy: &Policy) -> Arrival {
-    let named = policy.tenant_headers.iter().find_map(|header| tenant_name(&host::request_header(header)?));
+    let named = policy.tenant_sources.iter().find_map(tenant);
     let encoding = host::request_header("content-encoding").unwrap_or_default();
     Arrival {
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
@@ -27,6 +30,19 @@ pub fn read(policy: &Policy) -> Arrival {
         api: Api::of_path(&host::request_header_text(":path").unwrap_or_default()),
         body_bytes: host::request_header_text("content-length").and_then(|length| length.parse().ok()),
         compressed: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
+    }
+}
+
+fn tenant(source: &Source) -> Option<String> {
+    match source {
+        Source::Metadata(path) => tenant_name(&host::dynamic_metadata(path)?),
+        Source::Certificate(name) => name.of(&host::peer_uri()?).map(str::to_owned),
+        Source::Header(header) => tenant_name(&host::request_header(header)?),
+        Source::ApiKey(keys) => {
+            let value = host::request_header(&keys.header)?;
+            let key = value.strip_prefix(keys.prefix.as_bytes())?;
+            keys.tenant(&Sha256::digest(key).into()).map(str::to_owned)
+        }
     }
 }
 

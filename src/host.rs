@@ -20,6 +20,18 @@ pub fn root_id() -> String {
     String::from_utf8_lossy(&id).into_owned()
 }
 
+/// A value in the request's dynamic metadata: the namespace of the filter that set it, then keys.
+pub fn dynamic_metadata(path: &[String]) -> Option<Vec<u8>> {
+    let whole = ["metadata", "filter_metadata"].into_iter().chain(path.iter().map(String::as_str)).collect();
+    hostcalls::get_property(whole).ok().flatten()
+}
+
+/// The first URI among the names in the certificate of the caller's connection.
+pub fn peer_uri() -> Option<String> {
+    let uri = hostcalls::get_property(vec!["connection", "uri_san_peer_certificate"]).ok().flatten()?;
+    String::from_utf8(uri).ok()
+}
+
 /// Names of all request headers.
 pub fn request_header_names() -> Vec<String> {
     let pairs = hostcalls::get_map_bytes(MapType::HttpRequestHeaders).unwrap_or_default();

@@ -103,12 +103,39 @@ pub struct TenantConfig {
     pub default: String,
 }
 
-/// One source of a tenant's name.
+/// One source of a tenant's name: exactly one of its fields.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantSource {
+    /// What an authentication filter left in the request's dynamic metadata: its namespace, then keys.
+    pub metadata: Option<Vec<String>>,
+    /// A URI in the caller's certificate, such as its SPIFFE identity.
+    pub certificate: Option<CertificateSource>,
+    /// A request header that the proxy itself sets or strips, so that callers cannot choose it.
+    pub header: Option<String>,
+    /// A key that callers hold.
+    pub api_key: Option<ApiKeySource>,
+}
+
+/// Which part of a certificate's URI names the tenant.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateSource {
+    /// What the URI must begin with; the name is the segment that follows. Without it the whole URI is the name.
+    pub after: Option<String>,
+}
+
+/// Keys that callers hold.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TenantSource {
-    /// A request header that the proxy itself sets or strips, so that callers cannot choose it.
+pub struct ApiKeySource {
+    /// The header they come in.
     pub header: String,
+    /// What stands before the key in that header.
+    #[serde(default)]
+    pub prefix: String,
+    /// Tenants by the SHA-256 of their key, as 64 hexadecimal digits.
+    pub sha256: BTreeMap<String, String>,
 }
 
 /// What a tenant may hold at once; a limit that is not given does not bind.

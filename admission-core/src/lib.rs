@@ -15,6 +15,7 @@ pub mod decide;
 pub mod directory;
 pub mod estimate;
 pub mod hash;
+pub mod identity;
 pub mod intake;
 pub mod keys;
 pub mod ledger;

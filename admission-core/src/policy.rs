@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::budget::Rates;
 use crate::config::{PluginConfig, RetryAfterConfig, StaleConfig};
+use crate::identity::Source;
 use crate::keys::{Keys, shared_slot};
 use crate::ledger::LaneKey;
 use crate::outcome::Reason;
@@ -46,8 +47,8 @@ pub struct Policy {
     pub keys: Keys,
     /// The proxy lets body callbacks run while headers are held.
     pub header_pause: bool,
-    /// Headers that may name the tenant, first match wins.
-    pub tenant_headers: Vec<String>,
+    /// What may name the tenant, first match wins.
+    pub tenant_sources: Vec<Source>,
     /// Of a request that none of them names.
     pub default_tenant: String,
     /// Header in which a caller may ask for a lane.

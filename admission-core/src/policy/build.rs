@@ -8,9 +8,10 @@ use serde_json::Value;
 use super::{Cap, Control, Headroom, Lane, Limits, ModelPattern, Policy, Pool, Reject};
 use crate::budget::{Rate, Rates};
 use crate::config::{
-    BurstyRate, Config, ControlConfig, LaneConfig, LimitsConfig, PluginConfig, PoolConfig, RateConfig, StalePolicy,
-    TenantLimitsConfig,
+    ApiKeySource, BurstyRate, Config, ControlConfig, LaneConfig, LimitsConfig, PluginConfig, PoolConfig, RateConfig,
+    StalePolicy, TenantLimitsConfig, TenantSource,
 };
+use crate::identity::{ApiKeys, Source, UriName};
 use crate::keys::Keys;
 use crate::ledger::LaneKey;
 use crate::problem::{self, Problem};
@@ -107,7 +108,8 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         Some(name) => lane_index(&lanes, name, "default_lane", &mut check),
         None => lanes.len().saturating_sub(1),
     };
-    check_tenant_sources(config, &mut check);
+    let tenant_sources = tenant_sources(&config.tenant.sources, &mut check);
+    check_tenant_name("tenant.default", &config.tenant.default, &mut check);
     check_lane_header(config, &mut check);
     check_body_and_reject(config, &mut check);
     let (tenants, everybody_else) = tenants(config, &lanes, &mut check);
@@ -116,7 +118,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         namespace: config.namespace.clone(),
         keys,
         header_pause: config.header_pause,
-        tenant_headers: config.tenant.sources.iter().map(|source| source.header.to_ascii_lowercase()).collect(),
+        tenant_sources,
         default_tenant: config.tenant.default.clone(),
         lane_header: config.lane_header.as_ref().map(|header| header.to_ascii_lowercase()),
         hold_limit: config.body.hold_limit,
@@ -151,19 +153,69 @@ fn check_header(path: String, name: &str, check: &mut Checker<'_>) {
     }
 }
 
-fn check_tenant_sources(config: &Config, check: &mut Checker<'_>) {
-    for (index, source) in config.tenant.sources.iter().enumerate() {
-        let path = format!("tenant.sources[{index}].header");
-        if source.header.to_ascii_lowercase().starts_with("x-sluice-") {
-            check.problem(
-                path,
-                "headers beginning with x-sluice- are removed from every request, so it would never be seen",
-            );
-        } else {
-            check_header(path, &source.header, check);
+fn tenant_sources(configs: &[TenantSource], check: &mut Checker<'_>) -> Vec<Source> {
+    let sources = configs.iter().enumerate();
+    sources.filter_map(|(index, config)| tenant_source(&format!("tenant.sources[{index}]"), config, check)).collect()
+}
+
+fn tenant_source(path: &str, config: &TenantSource, check: &mut Checker<'_>) -> Option<Source> {
+    match config {
+        TenantSource { metadata: Some(keys), certificate: None, header: None, api_key: None } => {
+            if keys.len() < 2 || keys.iter().any(String::is_empty) {
+                check.problem(format!("{path}.metadata"), "must be the namespace of a filter and at least one key");
+            }
+            Some(Source::Metadata(keys.clone()))
+        }
+        TenantSource { metadata: None, certificate: Some(config), header: None, api_key: None } => {
+            Some(Source::Certificate(UriName { after: config.after.clone() }))
+        }
+        TenantSource { metadata: None, certificate: None, header: Some(header), api_key: None } => {
+            check_source_header(format!("{path}.header"), header, check);
+            Some(Source::Header(header.to_ascii_lowercase()))
+        }
+        TenantSource { metadata: None, certificate: None, header: None, api_key: Some(config) } => {
+            check_source_header(format!("{path}.api_key.header"), &config.header, check);
+            Some(Source::ApiKey(api_keys(&format!("{path}.api_key"), config, check)))
+        }
+        _ => {
+            if check.whole {
+                check.problem(path, "must have exactly one of `metadata`, `certificate`, `header` and `api_key`");
+            }
+            None
         }
     }
-    check_name("tenant.default", &config.tenant.default, check.problems);
+}
+
+fn check_source_header(path: String, header: &str, check: &mut Checker<'_>) {
+    if header.to_ascii_lowercase().starts_with("x-sluice-") {
+        check.problem(
+            path,
+            "headers beginning with x-sluice- are removed from every request, so it would never be seen",
+        );
+    } else {
+        check_header(path, header, check);
+    }
+}
+
+fn api_keys(path: &str, config: &ApiKeySource, check: &mut Checker<'_>) -> ApiKeys {
+    let mut keys = Vec::new();
+    for (digits, tenant) in &config.sha256 {
+        check_tenant_name(&format!("{path}.sha256.{digits}"), tenant, check);
+        match sha256_digits(digits) {
+            Some(digest) => keys.push((digest, tenant.clone())),
+            None => {
+                check.problem(format!("{path}.sha256.{digits}"), "must be 64 hexadecimal digits, the SHA-256 of a key")
+            }
+        }
+    }
+    ApiKeys::new(config.header.to_ascii_lowercase(), config.prefix.clone(), keys)
+}
+
+/// Identities come from elsewhere, so more is allowed in them than in names that are only ours.
+fn check_tenant_name(path: &str, name: &str, check: &mut Checker<'_>) {
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        check.problem(path, format!("{name:?} is not a tenant: 1 to {MAX_NAME} visible ASCII characters are allowed"));
+    }
 }
 
 fn check_lane_header(config: &Config, check: &mut Checker<'_>) {
@@ -242,7 +294,7 @@ fn tenants(config: &Config, lanes: &[Lane], check: &mut Checker<'_>) -> (BTreeMa
         if name == EVERYBODY_ELSE {
             everybody_else = limits;
         } else {
-            check_name(&format!("tenants.{name}"), name, check.problems);
+            check_tenant_name(&format!("tenants.{name}"), name, check);
             tenants.insert(name.clone(), limits);
         }
     }

@@ -32,7 +32,7 @@ const FULL: &str = r#"{
 fn everything_said_is_kept() {
     let policy = policy(FULL);
     assert_eq!((policy.hold_limit, policy.reject.retry_after.max), (256 << 10, Millis(60_000)));
-    assert_eq!(policy.tenant_headers, ["x-tenant-id"]);
+    assert!(matches!(&policy.tenant_sources[..], [Source::Header(header)] if header == "x-tenant-id"));
     let llama = policy.pool_for("llama-3.3-70b").unwrap();
     assert_eq!((llama.name.as_str(), llama.block_size, llama.stale.then), ("llama", 32, StalePolicy::Reject));
     assert_eq!(&*llama.max_in_flight_per_worker.as_ref().unwrap().knob, "pools[llama].max_in_flight_per_worker");
@@ -99,8 +99,10 @@ fn every_problem_of_shape_is_reported_with_its_path() {
 #[test]
 fn every_problem_of_meaning_is_reported_with_its_path() {
     let found = problems(
-        r#"{"namespace": "a b", "tenant": {"sources": [{"header": "x-sluice-tenant"}, {"header": "a b"}]},
-            "tiers": {"free": {"max_in_flight": 0, "max_lane": "fast"}},
+        r#"{"namespace": "a b", "tenant": {"sources": [{"header": "x-sluice-tenant"}, {"header": "a b"}, {"header": "a", "certificate": {}},
+                {"metadata": ["one"]}, {"api_key": {"header": "authorization", "sha256": {"abc": "acme"}}}]},
+            "tiers": {"free": {"max_in_flight": 0, "max_lane": "fast", "requests_per_minute": 0,
+                "tokens_per_minute": {"rate": 1, "burst": 0}}},
             "tenants": {"acme": {"tier": "gold", "max_tokens_in_flight": 0}},
             "lanes": [{"name": "a"}, {"name": "a"}, {"name": "b", "priority": 5}], "default_lane": "c",
             "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "kv": {"block_size": 0, "headroom": 1.0}}],
@@ -112,6 +114,11 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
         "tenant.sources[1].header: ",
         "tiers.free.max_in_flight: ",
         "tiers.free.max_lane: ",
+        "tiers.free.requests_per_minute: ",
+        "tiers.free.tokens_per_minute: ",
+        "tenant.sources[2]: must have exactly one",
+        "tenant.sources[3].metadata: ",
+        "tenant.sources[4].api_key.sha256.abc: ",
         "tenants.acme.tier: ",
         "tenants.acme.max_tokens_in_flight: ",
         "lanes[1].name: ",
