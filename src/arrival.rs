@@ -29,7 +29,7 @@ pub fn read(policy: &Policy) -> Arrival {
         asked_lane: policy.lane_header.as_ref().and_then(|header| host::request_header_text(header)),
         api: Api::of_path(&host::request_header_text(":path").unwrap_or_default()),
         body_bytes: host::request_header_text("content-length").and_then(|length| length.parse().ok()),
-        compressed: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
+        encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
     }
 }
 
@@ -46,10 +46,17 @@ fn tenant(source: &Source) -> Option<String> {
     }
 }
 
-/// Bytes that are no UTF-8 still tell one tenant from another.
+/// Bytes that are no UTF-8 are escaped, so that they too tell one tenant from another.
 fn tenant_name(value: &[u8]) -> Option<String> {
-    let name = String::from_utf8_lossy(value.trim_ascii()).into_owned();
+    let value = value.trim_ascii();
+    let name = str::from_utf8(value).map_or_else(|_| value.escape_ascii().to_string(), str::to_owned);
     (!name.is_empty()).then_some(name)
+}
+
+/// Whether the request asks for another protocol. Only by GET: workers take a POST for what its path says, whatever
+/// else its headers ask for.
+pub fn is_upgrade() -> bool {
+    host::request_header(":method").is_some_and(|method| method == b"GET") && host::request_header("upgrade").is_some()
 }
 
 /// Takes off everything that a caller must not say for the platform.

@@ -1,6 +1,8 @@
-//! What the proxy can do, as functions that cannot panic on what a caller sends.
+//! What the proxy can do.
 //!
-//! Header values are bytes: the SDK's string calls panic on a value that is not UTF-8, and a caller may send one.
+//! Header values are bytes: the SDK's string calls panic on a value that is not UTF-8, and a caller may send one. The SDK
+//! also panics on a status it does not expect; the host gives those only for maps and buffers outside their callbacks,
+//! where nothing here is called.
 
 use admission_core::answer::Answer;
 use admission_core::units::Time;

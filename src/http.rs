@@ -31,7 +31,7 @@ pub struct Exchange {
 }
 
 enum Phase {
-    /// Nothing to decide: it has no body, so it starts no sequence; or all is decided and read.
+    /// Nothing to decide: it has no body or is an upgrade, so it starts no sequence; or all is decided and read.
     Passing,
     /// Its body is on the way.
     Taking(Box<Taking>),
@@ -84,8 +84,10 @@ impl Exchange {
                 Err(refused) => return self.refuse(&taking, &refused),
             },
             Next::Correct(ask) => {
-                if let Some(lease) = self.lease {
-                    self.instance.vm.borrow_mut().correct(&SharedData, lease, &ask, host::now());
+                if let Err(refused) = self.correct(&taking, &ask)
+                    && !self.answered
+                {
+                    return self.refuse(&taking, &refused);
                 }
             }
             // A worker that already answers has decided for itself; an answer cannot be taken back.
@@ -100,17 +102,23 @@ impl Exchange {
 
     fn admit(&self, taking: &Taking, ask: Ask, pool: &Pool) -> Result<Admission, Refusal> {
         let arrival = taking.intake.arrival();
-        let tenant = self.policy.tenant(&arrival.tenant);
+        let tenant = self.policy.limits(&arrival.tenant);
         let lane = arrival.lane(&self.policy);
         let request = Request {
             ask,
-            rules: Rules { tenant: tenant.limits, pool },
+            rules: Rules { tenant, pool },
             tenant_key: &self.policy.tenant_key(&arrival.tenant),
             lane: lane.key,
         };
         let admission = self.instance.vm.borrow_mut().admit(&SharedData, &request, host::now())?;
         self.instance.metrics.count(&pool.name, &lane.name, ADMITTED);
         Ok(admission)
+    }
+
+    fn correct(&self, taking: &Taking, ask: &Ask) -> Result<(), Refusal> {
+        let (Some(lease), Some(pool)) = (self.lease, taking.intake.pool()) else { return Ok(()) };
+        let tenant = self.policy.limits(&taking.intake.arrival().tenant);
+        self.instance.vm.borrow_mut().correct(&SharedData, lease, ask, Rules { tenant, pool }, host::now())
     }
 
     fn refuse(&mut self, taking: &Taking, refused: &Refusal) -> Action {
@@ -146,6 +154,11 @@ impl Exchange {
                 return Action::Pause;
             }
         };
+        if self.answered && self.lease.is_none() {
+            // The worker has answered what was never decided. Nothing more of the request goes on.
+            self.phase = Phase::Taking(taking);
+            return Action::Pause;
+        }
         let bytes = host::request_body(taking.held, size.saturating_sub(taking.held));
         taking.held = size;
         let next = taking.intake.body(&bytes, end, &self.policy);
@@ -161,7 +174,7 @@ impl HttpContext for Exchange {
         crate::trap::if_commanded();
         let arrival = arrival::read(&self.policy);
         arrival::strip_spoofed();
-        if end_of_stream {
+        if end_of_stream || arrival::is_upgrade() {
             return Action::Continue;
         }
         arrival::tag_sender(&arrival.tenant, arrival.lane(&self.policy));

@@ -33,7 +33,7 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
     let message = message(refusal, wait, batch_url);
     let body = match api {
         Api::Messages => serde_json::to_vec(&AnthropicBody::of(status, refusal, &message, batch_url)),
-        Api::Chat | Api::Completions | Api::Other => {
+        Api::Chat | Api::Completions | Api::Embeddings | Api::Other => {
             serde_json::to_vec(&OpenAiBody::of(status, refusal, &message, batch_url))
         }
     };

@@ -8,7 +8,7 @@ use crate::directory::Directory;
 use crate::keys::{Keys, SHARED_TENANT_SLOTS};
 use crate::ledger::{Amount, LaneKey, Ledger};
 use crate::members::Members;
-use crate::policy::Control;
+use crate::policy::{Control, is_name};
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::Time;
@@ -82,7 +82,7 @@ pub enum NotTaken {
 /// older than `hold`: two sidecars during a rollout do not fight.
 ///
 /// # Errors
-/// [`NotTaken`]; nothing has changed then.
+/// [`NotTaken`]. Nothing has changed then, but with [`NotTaken::Store`], after which the next generation is to be pushed.
 pub fn take_view(store: &impl Store, control: &Control, body: &[u8], now: Time) -> Result<ViewAnswer, NotTaken> {
     let document = parse(body).map_err(NotTaken::Malformed)?;
     let taken = store::update(store, &control.keys.view(), |standing: &mut StandingView| {
@@ -120,27 +120,39 @@ fn parse(body: &[u8]) -> Result<ViewDocument, String> {
     if document.pools.len() > MAX_POOLS {
         return Err(format!("{} pools are more than {MAX_POOLS}", document.pools.len()));
     }
-    Ok(document)
+    match document.pools.keys().find(|name| !is_name(name)) {
+        Some(name) => Err(format!("pools: {name:?} is not the name of a pool")),
+        None => Ok(document),
+    }
 }
 
-/// Writes the summaries that requests read. A summary of a later view is left alone: another push may have overtaken.
+/// Writes the summaries that requests read, as long as the document stands: another push may have overtaken this one.
 fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) -> Result<ViewAnswer, StoreError> {
     let mut admitted = BTreeMap::new();
     for (name, pool) in &document.pools {
-        let summary = ViewSummary::new(document, pool, now);
-        let key = keys.view_of(name);
-        for _ in 0..store::MAX_ATTEMPTS {
-            let (bytes, version) = store.read(&key);
-            let later = bytes.and_then(|bytes| ViewSummary::decode(&bytes)).is_some_and(|standing| {
-                (standing.received, standing.epoch, standing.generation) > (now, summary.epoch, summary.generation)
-            });
-            if later || store.write(&key, &summary.encode(), version).is_ok() {
-                break;
-            }
-        }
+        publish_pool(store, keys, document, &keys.view_of(name), &ViewSummary::new(document, pool, now))?;
         admitted.insert(name.clone(), store::read::<Ledger>(store, &keys.pool(name))?.0.admitted());
     }
     Ok(ViewAnswer { epoch: document.epoch, generation: document.generation, admitted })
+}
+
+fn publish_pool(
+    store: &impl Store,
+    keys: &Keys,
+    document: &ViewDocument,
+    key: &str,
+    summary: &ViewSummary,
+) -> Result<(), StoreError> {
+    for _ in 0..store::MAX_ATTEMPTS {
+        let (_, version) = store.read(key);
+        // Read after the version: a push that is taken from here on writes its own summary behind this one.
+        let standing: StandingView = store::read(store, &keys.view())?.0;
+        let overtaken = (standing.epoch, standing.generation) != (document.epoch, document.generation);
+        if overtaken || store.write(key, &summary.encode(), version).is_ok() {
+            return Ok(());
+        }
+    }
+    Err(StoreError::Contention { key: key.to_owned() })
 }
 
 /// Everything that is counted and known, as JSON.

@@ -12,7 +12,7 @@ use crate::ledger::{Amount, Cost, Drain, Ledger};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Cap, Limits, Pool};
-use crate::units::{Blocks, Time, Tokens};
+use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::view::{Freshness, ViewSummary};
 
 #[cfg(test)]
@@ -21,8 +21,10 @@ mod tests;
 /// What a request asks for, as far as it is known when it is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// Estimated prompt.
+    /// Estimated prompt, over all of its prompts.
     pub prompt: Tokens,
+    /// How many prompts that is, at least 1.
+    pub prompts: u64,
     /// Expected output, over all of its sequences.
     pub output: Tokens,
     /// The most output one sequence may have by the request's own word.
@@ -39,14 +41,23 @@ impl Ask {
     /// What the request will hold.
     #[must_use]
     pub fn amount(&self, block_size: u32) -> Amount {
-        let tokens = self.prompt.plus(self.output).min(MOST_TOKENS);
+        let tokens = self.tokens();
         Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) }
     }
 
     /// What the request will cost its budgets.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        Cost { requests: 1, tokens: self.prompt.plus(self.output).min(MOST_TOKENS) }
+        Cost { requests: 1, tokens: self.tokens() }
+    }
+
+    fn tokens(&self) -> Tokens {
+        self.prompt.plus(self.output).min(MOST_TOKENS)
+    }
+
+    /// Of several prompts one is at least as long as their mean: what is certain of the longest.
+    fn longest_prompt(&self) -> Tokens {
+        Tokens(self.prompt.0.div_ceil(self.prompts.max(1)))
     }
 
     /// A guess cut down to what a request that fits could be at most; what was read stays as it is. So a request that
@@ -56,14 +67,11 @@ impl Ask {
         if self.prompt_read {
             return self;
         }
-        let less_output = |cap: &Cap| cap.limit.saturating_sub(self.output.0);
-        let caps = [
-            pool.max_prompt_tokens.as_ref().map(|cap| cap.limit),
-            pool.max_model_len.as_ref().map(less_output),
-            tenant.tokens.as_ref().map(less_output),
-        ];
-        let prompt = caps.into_iter().flatten().fold(self.prompt.0, u64::min);
-        Self { prompt: Tokens(prompt), ..self }
+        let limit = |cap: &Option<Cap>| cap.as_ref().map_or(u64::MAX, |cap| cap.limit);
+        let whole = limit(&pool.max_model_len).min(limit(&tenant.tokens));
+        let output = self.output.0.min(whole);
+        let prompt = self.prompt.0.min(limit(&pool.max_prompt_tokens)).min(whole.saturating_sub(output));
+        Self { prompt: Tokens(prompt), output: Tokens(output), ..self }
     }
 }
 
@@ -90,8 +98,8 @@ pub struct Held<'a> {
 /// Whether a request may start now.
 ///
 /// # Errors
-/// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds too much; all
-/// workers are busy; the pool holds too much.
+/// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds
+/// too much; all workers are busy; the pool holds too much.
 pub fn decide(
     ask: &Ask,
     rules: Rules<'_>,
@@ -100,13 +108,29 @@ pub fn decide(
     now: Time,
 ) -> Result<(), Refusal> {
     let sight = Sight::of(view, rules.pool, now);
+    let amount = ask.amount(rules.pool.block_size);
     fits_ever(ask, rules.tenant, rules.pool)?;
     has_workers(sight, rules)?;
     within_budgets(ask, rules, held, now)?;
-    within_tenant_caps(ask, rules, held)?;
-    some_worker_is_free(sight, held)?;
-    within_pool_caps(sight, rules, held)?;
-    fits_free_blocks(ask, sight, rules, held)
+    within_tenant_caps(amount, rules, held)?;
+    some_worker_is_free(sight, rules, held)?;
+    within_pool_caps(amount, sight, rules, held)?;
+    fits_free_blocks(amount.blocks, ask.prompt_read, sight, rules, held)
+}
+
+/// Whether a request that was let in by a guess may go on, now that it is known to need so much more.
+///
+/// # Errors
+/// Its tenant would hold too many tokens, or the blocks do not fit.
+pub fn may_grow(
+    by: Amount,
+    rules: Rules<'_>,
+    view: Option<&ViewSummary>,
+    held: Held<'_>,
+    now: Time,
+) -> Result<(), Refusal> {
+    within_tenant_caps(by, rules, held)?;
+    fits_free_blocks(by.blocks, true, Sight::of(view, rules.pool, now), rules, held)
 }
 
 /// Whether a request of this size could ever be served; what was not read proves nothing.
@@ -117,9 +141,10 @@ pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool) -> Result<(), Refusal>
     if !ask.prompt_read {
         return Ok(());
     }
-    let at_its_limit = ask.prompt.plus(ask.output_limit.unwrap_or_default());
+    let prompt = ask.longest_prompt();
+    let at_its_limit = prompt.plus(ask.output_limit.unwrap_or_default());
     let caps = [
-        (&pool.max_prompt_tokens, ask.prompt, "prompt tokens"),
+        (&pool.max_prompt_tokens, prompt, "prompt tokens"),
         (&pool.max_model_len, at_its_limit, "prompt and output tokens"),
         (&tenant.tokens, ask.prompt.plus(ask.output), "tokens"),
     ];
@@ -139,30 +164,42 @@ pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool) -> Result<(), Refusal>
 enum Sight<'a> {
     /// A view that is young enough.
     Fresh(&'a ViewSummary),
-    /// An old view or none, under this policy.
-    Stale(StalePolicy, Option<&'a ViewSummary>),
+    /// An old view and its age, or none, under this policy.
+    Stale(StalePolicy, Option<(&'a ViewSummary, Millis)>),
 }
 
 impl<'a> Sight<'a> {
     fn of(view: Option<&'a ViewSummary>, pool: &Pool, now: Time) -> Self {
-        match view {
-            Some(view) if view.freshness(now, pool.stale.hold) == Freshness::Fresh => Self::Fresh(view),
-            old => Self::Stale(pool.stale.then, old),
+        let Some(view) = view else { return Self::Stale(pool.stale.then, None) };
+        match view.freshness(now, pool.stale.hold) {
+            Freshness::Fresh => Self::Fresh(view),
+            Freshness::Stale(age) => Self::Stale(pool.stale.then, Some((view, age))),
         }
     }
 }
 
 fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
-    let (reason, detail) = match sight {
-        Sight::Fresh(view) if view.live_workers == 0 => (Reason::NoWorkers, Detail::None),
-        Sight::Stale(StalePolicy::Reject, _) => (Reason::StaleView, Detail::None),
-        // Without a number of workers a limit for each of them is no limit at all.
-        Sight::Stale(StalePolicy::LocalCaps, None) if rules.pool.max_in_flight.is_none() => {
-            (Reason::StaleView, Detail::Fixed("no view has arrived yet and the pool has no max_in_flight"))
+    let stale = &rules.pool.stale;
+    let refuse = |reason, limit, detail| Err(Refusal { reason, limit, detail, retry: advice(None, 1) });
+    match sight {
+        Sight::Fresh(view) if view.live_workers == 0 => {
+            refuse(Reason::NoWorkers, None, Detail::Fixed("the view lists none that is up"))
         }
-        Sight::Fresh(_) | Sight::Stale(..) => return Ok(()),
-    };
-    Err(Refusal { reason, limit: None, detail, retry: advice(None, 1) })
+        Sight::Stale(StalePolicy::Reject, Some((_, age))) => {
+            let limit = Limit { knob: Arc::clone(&stale.knob), measured: age.0, allowed: stale.hold.0, unit: "ms" };
+            refuse(Reason::StaleView, Some(limit), Detail::Fixed("the view is too old"))
+        }
+        Sight::Stale(StalePolicy::Reject, None) => {
+            refuse(Reason::StaleView, None, Detail::Fixed("no view has arrived yet"))
+        }
+        // Without a number of workers a limit for each of them is no limit at all.
+        Sight::Stale(StalePolicy::LocalCaps, last)
+            if rules.pool.max_in_flight.is_none() && last.is_none_or(|(view, _)| view.live_workers == 0) =>
+        {
+            refuse(Reason::StaleView, None, Detail::Fixed("no worker is known and the pool has no max_in_flight"))
+        }
+        Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
+    }
 }
 
 fn within_budgets(ask: &Ask, rules: Rules<'_>, held: Held<'_>, now: Time) -> Result<(), Refusal> {
@@ -185,10 +222,12 @@ fn within_budgets(ask: &Ask, rules: Rules<'_>, held: Held<'_>, now: Time) -> Res
     Ok(())
 }
 
-fn within_tenant_caps(ask: &Ask, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+fn within_tenant_caps(amount: Amount, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
     let now_held = held.tenant.held(held.members);
-    let with_this = now_held.plus(ask.amount(rules.pool.block_size));
-    if let Some(cap) = &rules.tenant.requests {
+    let with_this = now_held.plus(amount);
+    if let Some(cap) = &rules.tenant.requests
+        && amount.requests > 0
+    {
         within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain())?;
     }
     let Some(cap) = &rules.tenant.tokens else { return Ok(()) };
@@ -210,51 +249,69 @@ fn releases_until(tokens: u64, held: Amount) -> u64 {
     tokens.div_ceil(mean)
 }
 
-fn some_worker_is_free(sight: Sight<'_>, held: Held<'_>) -> Result<(), Refusal> {
+fn some_worker_is_free(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
     match sight {
-        Sight::Fresh(view) if view.free_workers == 0 => Err(Refusal {
-            reason: Reason::AllBusy,
-            limit: None,
-            detail: Detail::None,
-            retry: advice(Some(held.pool.drain()), 1),
-        }),
+        Sight::Fresh(view) if view.free_workers == 0 => {
+            let busy = u64::from(view.live_workers);
+            let knob = Arc::clone(&rules.pool.busy_knob);
+            Err(Refusal {
+                reason: Reason::AllBusy,
+                limit: Some(Limit { knob, measured: busy, allowed: busy.saturating_sub(1), unit: "busy workers" }),
+                detail: Detail::None,
+                retry: advice(Some(held.pool.drain()), 1),
+            })
+        }
         Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
     }
 }
 
-fn within_pool_caps(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
-    let with_this = held.pool.held(held.members).requests.saturating_add(1);
+fn within_pool_caps(amount: Amount, sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+    let with_this = held.pool.held(held.members).plus(amount).requests;
     let drain = held.pool.drain();
     if let Some(cap) = &rules.pool.max_in_flight {
         within(cap, with_this, "requests", Reason::PoolRequests, drain)?;
     }
     let Some(cap) = &rules.pool.max_in_flight_per_worker else { return Ok(()) };
     let workers = match sight {
-        Sight::Fresh(view) | Sight::Stale(StalePolicy::LocalCaps, Some(view)) => u64::from(view.live_workers),
+        Sight::Fresh(view) => view.live_workers,
+        // How many there were last is believed only where nothing better is configured.
+        Sight::Stale(StalePolicy::LocalCaps, Some((view, _))) if rules.pool.max_in_flight.is_none() => {
+            view.live_workers
+        }
         Sight::Stale(..) => return Ok(()),
     };
-    let all_workers = Cap { limit: cap.limit.saturating_mul(workers), knob: Arc::clone(&cap.knob) };
+    let limit = cap.limit.saturating_mul(u64::from(workers));
+    let all_workers = Cap { limit, knob: Arc::clone(&cap.knob) };
     within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain)
 }
 
 /// Free blocks as scraped, less the headroom, less what was admitted since that scrape and is still held.
-fn fits_free_blocks(ask: &Ask, sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+fn fits_free_blocks(
+    needed: Blocks,
+    certain: bool,
+    sight: Sight<'_>,
+    rules: Rules<'_>,
+    held: Held<'_>,
+) -> Result<(), Refusal> {
     let (Sight::Fresh(view), Some(headroom)) = (sight, &rules.pool.headroom) else { return Ok(()) };
     let Some(kv) = view.kv else { return Ok(()) };
     let kept_back = Blocks((kv.total.0 as f64 * headroom.share).ceil() as u64);
-    let since_scrape = held.pool.admitted().blocks.saturating_sub(view.admitted.blocks);
-    let credit = since_scrape.min(held.pool.held(held.members).blocks.0);
-    let free = kv.free.0.saturating_sub(kept_back.0).saturating_sub(credit);
-    let needed = ask.amount(rules.pool.block_size).blocks.0;
-    if needed <= free {
+    let most = kv.total.0.saturating_sub(kept_back.0);
+    let refuse = |reason, allowed, retry| {
+        let limit = Limit { knob: Arc::clone(&headroom.knob), measured: needed.0, allowed, unit: "KV blocks" };
+        Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry })
+    };
+    if certain && needed.0 > most {
+        return refuse(Reason::Oversize, most, Retry::Never);
+    }
+    // A proxy that was restarted has admitted less than the view says; nothing that it holds has been scraped then.
+    let held_now = held.pool.held(held.members).blocks.0;
+    let since_scrape = held.pool.admitted().blocks.checked_sub(view.admitted.blocks).unwrap_or(held_now);
+    let free = kv.free.0.saturating_sub(kept_back.0).saturating_sub(since_scrape.min(held_now));
+    if needed.0.min(most) <= free {
         return Ok(());
     }
-    Err(Refusal {
-        reason: Reason::KvBlocks,
-        limit: Some(Limit { knob: Arc::clone(&headroom.knob), measured: needed, allowed: free, unit: "KV blocks" }),
-        detail: Detail::None,
-        retry: advice(Some(held.pool.drain()), 1),
-    })
+    refuse(Reason::KvBlocks, free, advice(Some(held.pool.drain()), 1))
 }
 
 fn within(cap: &Cap, with_this: u64, unit: &'static str, reason: Reason, drain: &Drain) -> Result<(), Refusal> {

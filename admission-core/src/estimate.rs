@@ -40,44 +40,35 @@ const WEIGHTS: [(Class, u64); 8] = [
 #[must_use]
 pub fn from_size(body_bytes: u64, api: Api, pool: &Pool) -> Ask {
     let output = match api {
-        Api::Chat | Api::Completions | Api::Messages => pool.expected_output,
-        Api::Other => Tokens(0),
+        Api::Embeddings => Tokens(0),
+        Api::Chat | Api::Completions | Api::Messages | Api::Other => pool.expected_output,
     };
-    Ask { prompt: Tokens(body_bytes.div_ceil(BYTES_PER_TOKEN)), output, output_limit: None, prompt_read: false }
+    let prompt = Tokens(body_bytes.div_ceil(BYTES_PER_TOKEN));
+    Ask { prompt, prompts: 1, output, output_limit: None, prompt_read: false }
 }
 
 /// The ask of a request whose body was read to its end.
 #[must_use]
 pub fn from_body(facts: &Facts, api: Api, pool: &Pool) -> Ask {
-    match api {
-        Api::Chat | Api::Completions => Ask { prompt_read: true, ..from_facts(facts, api, pool) },
-        Api::Messages | Api::Other => from_size(facts.bytes, api, pool),
-    }
-}
-
-/// The ask of a request whose body was read in part: the unread rest is taken to be like what was read. `body_bytes` is
-/// the whole body's size, if it is known.
-#[must_use]
-pub fn from_part(facts: &Facts, body_bytes: Option<u64>, api: Api, pool: &Pool) -> Ask {
-    let seen = match api {
-        Api::Chat | Api::Completions => from_facts(facts, api, pool),
-        Api::Messages | Api::Other => from_size(facts.bytes, api, pool),
-    };
-    let rest = body_bytes.unwrap_or(facts.bytes).saturating_sub(facts.bytes);
-    Ask { prompt: seen.prompt.plus(Tokens(rest.div_ceil(BYTES_PER_TOKEN))), prompt_read: false, ..seen }
-}
-
-fn from_facts(facts: &Facts, api: Api, pool: &Pool) -> Ask {
     let output_limit = facts.max_tokens.map(Tokens);
     let each = output_limit.map_or(pool.expected_output, |limit| limit.min(pool.expected_output));
     let output = Tokens(each.0.saturating_mul(facts.sequences.max(1)));
-    Ask { prompt: prompt(facts, api), output, output_limit, prompt_read: false }
+    Ask { prompt: prompt(facts, api), prompts: facts.prompts, output, output_limit, prompt_read: true }
+}
+
+/// The ask of a request whose body of `body_bytes` was read in part: the rest is taken for text of
+/// [`BYTES_PER_TOKEN`].
+#[must_use]
+pub fn from_part(facts: &Facts, body_bytes: u64, api: Api, pool: &Pool) -> Ask {
+    let seen = from_body(facts, api, pool);
+    let rest = body_bytes.saturating_sub(facts.bytes).div_ceil(BYTES_PER_TOKEN);
+    Ask { prompt: seen.prompt.plus(Tokens(rest)), prompt_read: false, ..seen }
 }
 
 fn prompt(facts: &Facts, api: Api) -> Tokens {
     let overhead = match api {
         Api::Chat => facts.messages.saturating_mul(MESSAGE_OVERHEAD).saturating_add(CHAT_OVERHEAD),
-        Api::Completions | Api::Messages | Api::Other => 0,
+        Api::Completions | Api::Messages | Api::Embeddings | Api::Other => 0,
     };
     text(&facts.text).plus(Tokens(facts.token_ids)).plus(Tokens(overhead))
 }
@@ -150,10 +141,11 @@ mod tests {
         let policy = policy();
         let pool = policy.only_pool().unwrap();
         assert_eq!(from_size(4_001, Api::Chat, pool).prompt, Tokens(1_001));
-        assert_eq!(from_size(4_001, Api::Other, pool).output, Tokens(0));
+        assert_eq!(from_size(4_001, Api::Embeddings, pool).output, Tokens(0));
+        assert_eq!(from_size(4_001, Api::Other, pool).output, Tokens(100), "who knows what it generates");
         let part = facts(r#"{"prompt": "one two"#);
         let whole = part.bytes + 400;
-        let ask = from_part(&part, Some(whole), Api::Completions, pool);
+        let ask = from_part(&part, whole, Api::Completions, pool);
         assert_eq!(ask.prompt, text(&part.text).plus(Tokens(100)));
         assert!(!ask.prompt_read);
     }

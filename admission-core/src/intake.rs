@@ -1,8 +1,9 @@
 //! From the bytes of a request to the moment it is decided.
 //!
 //! A request waits in one of three places, the first that applies:
-//! 1. [`Wait::Unread`]: at the headers, its body unread, when the pool is fixed and the size is known. The content length
-//!    is the estimate; the body is read as it streams through and the lease corrected at its end.
+//! 1. [`Wait::Unread`]: at the headers, its body unread, when the pool is fixed and the size is known, or nothing but the
+//!    size could be read. The content length is the estimate; the body is read as it streams through and the lease
+//!    corrected at its end.
 //! 2. [`Wait::AtHeaders`]: at the headers while the body is read, where the proxy allows that (`header_pause`).
 //! 3. [`Wait::BodyHeld`]: its headers have gone on and its body waits.
 
@@ -29,15 +30,15 @@ pub struct Arrival {
     pub api: Api,
     /// Size of its body in bytes, if the headers tell.
     pub body_bytes: Option<u64>,
-    /// Its body is compressed, so nothing in it can be read.
-    pub compressed: bool,
+    /// Its headers say that its body is encoded, so perhaps nothing in it can be read.
+    pub encoded: bool,
 }
 
 impl Arrival {
     /// The lane it gets; see [`Policy::lane`].
     #[must_use]
     pub fn lane<'a>(&self, policy: &'a Policy) -> &'a Lane {
-        policy.lane(self.asked_lane.as_deref(), policy.tenant(&self.tenant).limits)
+        policy.lane(self.asked_lane.as_deref(), policy.limits(&self.tenant))
     }
 }
 
@@ -84,8 +85,9 @@ impl Intake {
     #[must_use]
     pub fn new(arrival: Arrival, policy: &Policy) -> Self {
         let pool = policy.only_pool().cloned();
-        let wait = match (&pool, arrival.body_bytes) {
-            (Some(_), Some(_)) => Wait::Unread,
+        let tells_more = matches!(arrival.api, Api::Chat | Api::Completions);
+        let wait = match &pool {
+            Some(_) if arrival.body_bytes.is_some() || !tells_more => Wait::Unread,
             _ if policy.header_pause => Wait::AtHeaders,
             _ => Wait::BodyHeld,
         };
@@ -121,8 +123,9 @@ impl Intake {
     /// After the headers.
     #[must_use]
     pub fn headers(&self, policy: &Policy) -> Next {
-        match (self.wait, &self.pool, self.arrival.body_bytes) {
-            (Wait::Unread, Some(pool), Some(size)) => {
+        match (self.wait, &self.pool) {
+            (Wait::Unread, Some(pool)) => {
+                let size = self.arrival.body_bytes.unwrap_or(0);
                 self.decide(estimate::from_size(size, self.arrival.api, pool), pool, policy)
             }
             _ => Next::Hold,
@@ -130,11 +133,11 @@ impl Intake {
     }
 
     fn decide(&self, ask: Ask, pool: &Arc<Pool>, policy: &Policy) -> Next {
-        Next::Decide(ask.at_most_what_fits(self.tenant(policy), pool), Arc::clone(pool))
+        Next::Decide(ask.at_most_what_fits(self.limits(policy), pool), Arc::clone(pool))
     }
 
-    fn tenant<'a>(&self, policy: &'a Policy) -> &'a Limits {
-        policy.tenant(&self.arrival.tenant).limits
+    fn limits<'a>(&self, policy: &'a Policy) -> &'a Limits {
+        policy.limits(&self.arrival.tenant)
     }
 
     /// The request was admitted as [`Next::Decide`] said.
@@ -159,68 +162,77 @@ impl Intake {
         self.scanner.feed(bytes);
         let end = end || self.arrival.body_bytes.is_some_and(|size| self.scanner.bytes() >= size);
         self.ended = end;
-        if self.readable()
-            && let Some(refusal) = self.malformed(end)
-        {
+        if let Some(refusal) = self.malformed() {
             return Next::Refuse(refusal);
         }
-        if self.admitted { self.after_admission(end, policy) } else { self.before_decision(end, policy) }
+        if self.admitted { self.after_admission(policy) } else { self.before_decision(policy) }
     }
 
-    /// Whether the body says more than its size.
+    /// Whether what was read so far can be taken for the request that its path says. Encodings are told by headers, which
+    /// workers may ignore: what reads as JSON is read.
     fn readable(&self) -> bool {
-        !self.arrival.compressed && matches!(self.arrival.api, Api::Chat | Api::Completions)
+        let encoded = self.arrival.encoded && self.scanner.broken().is_some();
+        matches!(self.arrival.api, Api::Chat | Api::Completions) && !encoded
     }
 
-    fn malformed(&mut self, end: bool) -> Option<Refusal> {
-        let broken = if end { self.scanner.finish().err() } else { self.scanner.broken() };
-        broken.map(|broken| refuse(Reason::Malformed, Detail::Text(broken.to_string())))
+    fn malformed(&mut self) -> Option<Refusal> {
+        let broken = if self.ended { self.scanner.finish().err() } else { self.scanner.broken() };
+        let broken = broken.filter(|_| self.readable())?;
+        Some(refuse(Reason::Malformed, Detail::Text(broken.to_string())))
     }
 
-    fn before_decision(&mut self, end: bool, policy: &Policy) -> Next {
-        if !end && self.scanner.bytes() < self.hold_limit {
+    fn before_decision(&mut self, policy: &Policy) -> Next {
+        if !self.ended && self.scanner.bytes() < self.hold_limit {
             return Next::Hold;
         }
-        let facts = self.scanner.facts();
-        let pool = match self.pool_by_model(end, policy) {
+        let pool = match self.pool_by_model(policy) {
             Ok(pool) => pool,
             Err(refusal) => return Next::Refuse(refusal),
         };
-        let api = self.read_as();
-        let ask = match end {
-            true => estimate::from_body(&facts, api, &pool),
-            false => estimate::from_part(&facts, self.arrival.body_bytes, api, &pool),
-        };
         self.pool = Some(Arc::clone(&pool));
+        let ask = if self.ended { self.whole(&pool) } else { self.part(&pool) };
         self.decide(ask, &pool, policy)
     }
 
-    fn after_admission(&mut self, end: bool, policy: &Policy) -> Next {
+    fn after_admission(&mut self, policy: &Policy) -> Next {
         let Some(pool) = self.pool.clone() else { return Next::GoOn };
-        if !self.readable() {
-            return Next::GoOn;
-        }
-        let ask = estimate::from_body(&self.scanner.facts(), self.arrival.api, &pool);
+        let ask = self.whole(&pool);
         // Until the end only the prompt seen so far is certain: a limit on the output may still come.
-        let certain = if end { ask } else { Ask { output: Tokens(0), output_limit: None, ..ask } };
-        if let Err(refusal) = fits_ever(&certain, self.tenant(policy), &pool) {
+        let certain = if self.ended { ask } else { Ask { output: Tokens(0), output_limit: None, ..ask } };
+        if let Err(refusal) = fits_ever(&certain, self.limits(policy), &pool) {
             return Next::Refuse(refusal);
         }
-        if !end {
+        if !self.ended {
             return Next::GoOn;
         }
-        match self.pool_by_model(end, policy) {
+        match self.pool_by_model(policy) {
             Ok(_) => Next::Correct(ask),
             Err(refusal) => Next::Refuse(refusal),
         }
     }
 
-    /// What the scan may be taken for: of a compressed body nothing was understood.
-    fn read_as(&self) -> Api {
-        if self.arrival.compressed { Api::Other } else { self.arrival.api }
+    /// The ask of a body that ends here.
+    fn whole(&self, pool: &Pool) -> Ask {
+        let facts = self.scanner.facts();
+        if self.readable() {
+            estimate::from_body(&facts, self.arrival.api, pool)
+        } else {
+            estimate::from_size(facts.bytes, self.arrival.api, pool)
+        }
     }
 
-    fn pool_by_model(&self, end: bool, policy: &Policy) -> Result<Arc<Pool>, Refusal> {
+    /// The ask of a body of which more is to come.
+    fn part(&self, pool: &Pool) -> Ask {
+        let facts = self.scanner.facts();
+        let whole = self.arrival.body_bytes.unwrap_or(facts.bytes);
+        if self.readable() {
+            estimate::from_part(&facts, whole, self.arrival.api, pool)
+        } else {
+            estimate::from_size(whole, self.arrival.api, pool)
+        }
+    }
+
+    fn pool_by_model(&self, policy: &Policy) -> Result<Arc<Pool>, Refusal> {
         let model = self.scanner.facts().model;
         if let Some(pool) = &self.pool
             && (!self.readable() || pool.serves(model.as_deref().unwrap_or_default()))
@@ -234,8 +246,8 @@ impl Intake {
         }
         let detail = match model {
             Some(name) => Detail::Text(format!("{name:?}")),
-            None if self.arrival.compressed => Detail::Fixed("the body is compressed, so its `model` cannot be read"),
-            None if !end => {
+            None if self.arrival.encoded => Detail::Fixed("the body is encoded, so its `model` cannot be read"),
+            None if !self.ended => {
                 Detail::Fixed("no `model` in the part of the body that is held back (body.hold_limit); name it first")
             }
             None => Detail::Fixed("the body names no `model`"),

@@ -114,7 +114,7 @@ pub struct Refusal {
 pub struct Limit {
     /// Place of the limit in the configuration.
     pub knob: Arc<str>,
-    /// What the request would have brought it to.
+    /// What it is, the request included.
     pub measured: u64,
     /// What is allowed.
     pub allowed: u64,
@@ -167,7 +167,7 @@ impl fmt::Display for Refusal {
         }
         if let Some(limit) = &self.limit {
             let Limit { knob, measured, allowed, unit } = limit;
-            write!(out, " ({measured} {unit} counting this one; {knob} allows {allowed})")?;
+            write!(out, " ({measured} {unit}; {knob} allows {allowed})")?;
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ mod tests {
         };
         assert_eq!(
             refusal.to_string(),
-            "too many requests of this tenant in flight (5 requests counting this one; tiers.free.max_in_flight allows 4)"
+            "too many requests of this tenant in flight (5 requests; tiers.free.max_in_flight allows 4)"
         );
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::budget::Rates;
-use crate::config::{PluginConfig, RetryAfterConfig, StaleConfig};
+use crate::config::{PluginConfig, RetryAfterConfig, StalePolicy};
 use crate::identity::Source;
 use crate::keys::{Keys, shared_slot};
 use crate::ledger::LaneKey;
@@ -57,10 +57,7 @@ pub struct Policy {
     pub hold_limit: u64,
     /// What a refusal says.
     pub reject: Reject,
-    /// Highest first.
-    lanes: Vec<Lane>,
-    lowest_lane: Lane,
-    default_lane: usize,
+    lanes: Lanes,
     pools: Vec<Arc<Pool>>,
     tenants: BTreeMap<String, Limits>,
     everybody_else: Limits,
@@ -109,13 +106,30 @@ pub struct Limits {
     max_lane: usize,
 }
 
-/// A tenant as one request meets it.
-#[derive(Clone, Copy, Debug)]
-pub struct Tenant<'a> {
-    /// What it may hold.
-    pub limits: &'a Limits,
-    /// Whether the configuration names it; others share records by hash.
-    pub configured: bool,
+/// Named priority bands, highest first; there is always one.
+#[derive(Clone, Debug)]
+struct Lanes {
+    highest: Lane,
+    others: Vec<Lane>,
+    default: usize,
+}
+
+impl Lanes {
+    fn iter(&self) -> impl Iterator<Item = &Lane> {
+        std::iter::once(&self.highest).chain(&self.others)
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.iter().position(|lane| lane.name == name)
+    }
+
+    /// The lane at a position; the lowest for one beyond.
+    fn at(&self, position: usize) -> &Lane {
+        match position.checked_sub(1) {
+            None => &self.highest,
+            Some(place) => self.others.get(place).or(self.others.last()).unwrap_or(&self.highest),
+        }
+    }
 }
 
 /// Workers that serve the same models.
@@ -145,7 +159,20 @@ pub struct Pool {
     /// Share of KV blocks never given out; `None` when requests are not fitted into blocks.
     pub headroom: Option<Headroom>,
     /// What to do when the view is old or missing.
-    pub stale: StaleConfig,
+    pub stale: Stale,
+    /// What a refusal names when all workers are busy: the sidecar's thresholds decide that.
+    pub busy_knob: Arc<str>,
+}
+
+/// What to do when the view is old or missing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stale {
+    /// Age up to which the last view is believed.
+    pub hold: Millis,
+    /// Such as `pools[llama].stale.hold`.
+    pub knob: Arc<str>,
+    /// What comes after.
+    pub then: StalePolicy,
 }
 
 /// Share of all KV blocks that is never given out.
@@ -155,6 +182,15 @@ pub struct Headroom {
     pub share: f64,
     /// Such as `pools[llama].kv.headroom`.
     pub knob: Arc<str>,
+}
+
+/// Longer names would make records and header values that proxies refuse.
+const MAX_NAME: usize = 128;
+
+/// Whether a text may name a pool, a lane or a tier.
+pub(crate) fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(allowed)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,13 +256,10 @@ impl Policy {
         self.tenants.keys().map(String::as_str)
     }
 
-    /// The limits of a tenant.
+    /// What a tenant may hold.
     #[must_use]
-    pub fn tenant(&self, name: &str) -> Tenant<'_> {
-        match self.tenants.get(name) {
-            Some(limits) => Tenant { limits, configured: true },
-            None => Tenant { limits: &self.everybody_else, configured: false },
-        }
+    pub fn limits(&self, tenant: &str) -> &Limits {
+        self.tenants.get(tenant).unwrap_or(&self.everybody_else)
     }
 
     /// Name of the record a tenant is counted in: its own if configured, else that of its shared slot.
@@ -242,9 +275,8 @@ impl Policy {
     /// The lane a request gets: the one it asks for, but none above what its tenant may use.
     #[must_use]
     pub fn lane(&self, asked: Option<&str>, limits: &Limits) -> &Lane {
-        let asked = asked.and_then(|name| self.lanes.iter().position(|lane| lane.name == name));
-        let place = asked.unwrap_or(self.default_lane).max(limits.max_lane);
-        self.lanes.get(place).unwrap_or(&self.lowest_lane)
+        let asked = asked.and_then(|name| self.lanes.position(name));
+        self.lanes.at(asked.unwrap_or(self.lanes.default).max(limits.max_lane))
     }
 
     /// Every lane, highest first.

@@ -29,6 +29,8 @@ pub enum Api {
     Completions,
     /// Anthropic's `…/messages`; its body is charged by size.
     Messages,
+    /// `…/embeddings`, which generates nothing; its body is charged by size.
+    Embeddings,
     /// Anything else; its body is charged by size.
     Other,
 }
@@ -41,17 +43,23 @@ impl Api {
     ///
     /// assert_eq!(Api::of_path("/openai/v1/chat/completions?x=1"), Api::Chat);
     /// assert_eq!(Api::of_path("/v1/completions/"), Api::Completions);
-    /// assert_eq!(Api::of_path("/v1/embeddings"), Api::Other);
+    /// assert_eq!(Api::of_path("/v1/chat/completion%73"), Api::Chat);
+    /// assert_eq!(Api::of_path("/v1/images"), Api::Other);
     /// ```
     #[must_use]
     pub fn of_path(path: &str) -> Self {
-        let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        // Workers decode before they look, so must we: `completion%73` is no other path.
+        let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+        let path = decoded.trim_end_matches('/');
         if path.ends_with("/chat/completions") {
             Self::Chat
         } else if path.ends_with("/completions") {
             Self::Completions
         } else if path.ends_with("/v1/messages") {
             Self::Messages
+        } else if path.ends_with("/embeddings") {
+            Self::Embeddings
         } else {
             Self::Other
         }
@@ -65,7 +73,7 @@ pub struct Facts {
     pub bytes: u64,
     /// The `model`, if one was named that is not too long to be one.
     pub model: Option<String>,
-    /// `max_completion_tokens`, else `max_tokens`.
+    /// The larger of `max_tokens` and `max_completion_tokens`: which of them counts is the worker's affair.
     pub max_tokens: Option<u64>,
     /// Text of the prompt by kinds of characters.
     pub text: Classes,
@@ -73,6 +81,8 @@ pub struct Facts {
     pub token_ids: u64,
     /// Entries of `messages`.
     pub messages: u64,
+    /// Entries of `prompt`, where it is a list of prompts; else 1.
+    pub prompts: u64,
     /// Answers asked for: prompts × the larger of `n` and `best_of`.
     pub sequences: u64,
 }

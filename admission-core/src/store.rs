@@ -121,11 +121,15 @@ pub(crate) mod memory {
 
     use super::*;
 
+    /// What somebody else does before a write to a key that ends so.
+    type Interruption = (String, Box<dyn FnOnce()>);
+
     /// Shared data in memory, where writes can be made to conflict as if another VM were always faster.
     #[derive(Default)]
     pub(crate) struct MemoryStore {
         values: RefCell<BTreeMap<String, (Vec<u8>, u32)>>,
         failing: RefCell<(String, u32)>,
+        interruption: RefCell<Option<Interruption>>,
         pub(crate) writes: Cell<u32>,
     }
 
@@ -137,6 +141,18 @@ pub(crate) mod memory {
         /// The next `times` writes to keys that end so conflict.
         pub(crate) fn fail_on(&self, key_ending: &str, times: u32) {
             *self.failing.borrow_mut() = (key_ending.to_owned(), times);
+        }
+
+        /// Before the next write to a key that ends so, somebody else does something.
+        pub(crate) fn before_write(&self, key_ending: &str, action: impl FnOnce() + 'static) {
+            *self.interruption.borrow_mut() = Some((key_ending.to_owned(), Box::new(action)));
+        }
+
+        fn interrupt(&self, key: &str) {
+            let due = self.interruption.borrow().as_ref().is_some_and(|(ending, _)| key.ends_with(ending.as_str()));
+            if due && let Some((_, action)) = self.interruption.take() {
+                action();
+            }
         }
 
         pub(crate) fn put(&self, key: &str, bytes: &[u8]) {
@@ -153,6 +169,7 @@ pub(crate) mod memory {
         }
 
         fn write(&self, key: &str, value: &[u8], expected: Version) -> Result<(), Conflict> {
+            self.interrupt(key);
             let (ending, times) = &mut *self.failing.borrow_mut();
             if *times > 0 && key.ends_with(ending.as_str()) {
                 *times -= 1;

@@ -7,18 +7,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::budget::{Rates, Standing};
-use crate::decide::{Ask, Held, Rules, decide};
+use crate::decide::{Ask, Held, Rules, decide, may_grow};
 use crate::directory::Directory;
 use crate::keys::Keys;
 use crate::ledger::{Amount, Cost, LaneKey, Ledger};
 use crate::members::{Holder, Members, Observer};
-use crate::outcome::{Detail, Reason, Refusal, Retry};
+use crate::outcome::Refusal;
+use crate::policy::Pool;
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time, Tokens};
 use crate::view::ViewSummary;
 
+mod claim;
 #[cfg(test)]
 mod tests;
+
+use claim::{Claim, Denied, contention};
 
 /// Between ticks of one VM.
 pub const TICK: Millis = Millis(100);
@@ -132,8 +136,6 @@ enum Kind {
     Release,
     /// It never started, or needs less than was thought.
     Refund,
-    /// It needs more than was thought.
-    Grow,
     /// It was charged under an epoch that others took for dead.
     Recharge,
 }
@@ -190,25 +192,80 @@ impl Vm {
     /// # Errors
     /// The refusal.
     pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<Admission, Refusal> {
-        let charged = self.ready(store, now).and_then(|holder| self.charge(store, holder, request, now));
-        charged.unwrap_or_else(|error| Err(contention(&error)))
+        let holder = self.ready(store, now).map_err(|error| contention(&error))?;
+        let Request { ask, rules, tenant_key, lane } = *request;
+        let (amount, cost) = (ask.amount(rules.pool.block_size), ask.cost());
+        let claim = Claim { tenant_key, tenant_rates: &rules.tenant.rates, pool: rules.pool, lane, amount, cost };
+        let view = view_of(store, rules.pool);
+        let judge = |held: Held<'_>| decide(&ask, rules, view.as_ref(), held, now);
+        let lease = Lease {
+            tenant_key: tenant_key.into(),
+            pool_key: Rc::from(&*rules.pool.key),
+            lane,
+            amount,
+            block_size: rules.pool.block_size,
+            rates: Arc::clone(&rules.tenant.rates),
+            cost,
+        };
+        match claim.charge(store, &self.members, holder, judge, now) {
+            Ok(budgets) => Ok(Admission { lease: self.keep(lease), budgets }),
+            Err(denied) => {
+                self.undo(store, &denied, &lease, holder, now);
+                Err(denied.refusal)
+            }
+        }
     }
 
-    /// Sets what a lease holds to what is known now, over a cap if it must be. A lease that has ended is left alone.
-    pub fn correct(&mut self, store: &impl Store, id: LeaseId, ask: &Ask, now: Time) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+    /// Sets what a lease holds to what is known now. Where it holds more than it should, the rest is given back; where it
+    /// needs more, that is charged if there is room for it. A lease that has ended is left alone.
+    ///
+    /// # Errors
+    /// There is no room; the lease is as it was.
+    pub fn correct(
+        &mut self,
+        store: &impl Store,
+        id: LeaseId,
+        ask: &Ask,
+        rules: Rules<'_>,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let Some(mut lease) = self.leases.get(&id).cloned() else { return Ok(()) };
         let (before, after) = (lease.amount, ask.amount(lease.block_size));
-        lease.amount = after;
-        let (kind, amount) = match after.tokens.cmp(&before.tokens) {
-            std::cmp::Ordering::Equal => return,
-            std::cmp::Ordering::Greater => (Kind::Grow, after.minus(before)),
-            std::cmp::Ordering::Less => (Kind::Refund, before.minus(after)),
-        };
         let cost = Cost { tokens: after.tokens, ..lease.cost };
-        let budget = Settlement::between(&lease.rates, lease.cost, cost);
-        lease.cost = cost;
-        let lease = lease.clone();
-        self.change_both(store, &lease, (kind, amount), budget, now);
+        if after.tokens < before.tokens {
+            let budget = Settlement::between(&lease.rates, lease.cost, cost);
+            self.change_both(store, &lease, (Kind::Refund, before.minus(after)), budget, now);
+        } else if after.tokens > before.tokens {
+            lease.amount = after.minus(before);
+            lease.cost = cost.beyond(lease.cost);
+            self.grow(store, &lease, rules, now)?;
+        }
+        if let Some(lease) = self.leases.get_mut(&id) {
+            (lease.amount, lease.cost) = (after, cost);
+        }
+        Ok(())
+    }
+
+    /// Charges what a lease needs beyond what it holds.
+    fn grow(&mut self, store: &impl Store, more: &Lease, rules: Rules<'_>, now: Time) -> Result<(), Refusal> {
+        let holder = self.ready(store, now).map_err(|error| contention(&error))?;
+        let Lease { tenant_key, lane, amount, cost, .. } = more;
+        let (lane, amount, cost) = (*lane, *amount, *cost);
+        let claim = Claim { tenant_key, tenant_rates: &more.rates, pool: rules.pool, lane, amount, cost };
+        let view = view_of(store, rules.pool);
+        let judge = |held: Held<'_>| may_grow(amount, rules, view.as_ref(), held, now);
+        claim.charge(store, &self.members, holder, judge, now).map(|_| ()).map_err(|denied| {
+            self.undo(store, &denied, more, holder, now);
+            denied.refusal
+        })
+    }
+
+    fn undo(&mut self, store: &impl Store, denied: &Denied, lease: &Lease, holder: Holder, now: Time) {
+        if denied.tenant_charged {
+            let Lease { tenant_key, lane, amount, rates, cost, .. } = lease.clone();
+            let budget = Some(Settlement::between(&rates, cost, Cost::default()));
+            self.change(store, Change { key: tenant_key, holder, lane, amount, kind: Kind::Refund, budget }, now);
+        }
     }
 
     /// Gives back what a lease holds and settles its budgets, once; a second call does nothing.
@@ -232,6 +289,14 @@ impl Vm {
             return Ok(());
         }
         self.ticked = Some(now);
+        let observed = self.observe(store, now);
+        for change in std::mem::take(&mut self.pending) {
+            self.change(store, change, now);
+        }
+        observed
+    }
+
+    fn observe(&mut self, store: &impl Store, now: Time) -> Result<(), StoreError> {
         if self.holder.is_some() {
             self.beat(store, now)?;
         } else {
@@ -239,14 +304,13 @@ impl Vm {
         }
         let silent = self.observer.tick(&self.members);
         if !silent.is_empty() {
-            self.members = changed(store, &self.keys.members(), |members: &mut Members| {
+            let fence = |members: &mut Members| {
                 members.fence(&silent);
                 Some(())
-            })?
-            .map_or_else(Members::default, |((), members)| members);
-        }
-        for change in std::mem::take(&mut self.pending) {
-            self.change(store, change, now);
+            };
+            if let Some(((), members)) = changed(store, &self.keys.members(), fence)? {
+                self.members = members;
+            }
         }
         Ok(())
     }
@@ -257,21 +321,24 @@ impl Vm {
         if self.beaten.is_none_or(|beaten| now.since(beaten) > HEARTBEAT_VALID) {
             self.beat(store, now)?;
         }
-        if self.unlisted != Directory::default() {
-            let names = std::mem::take(&mut self.unlisted);
-            let listed = store::update(store, &self.keys.directory(), |all: &mut Directory| {
-                all.add(&names).then_some(()).ok_or(())
-            });
-            if let Err(error) = listed {
-                self.unlisted = names;
-                return Err(error);
-            }
-        }
+        self.list(store);
         let uncharged = self.pending.iter().find(|change| change.kind == Kind::Recharge);
         match (self.holder, uncharged) {
             (Some(holder), None) => Ok(holder),
             (None, _) => Err(StoreError::Contention { key: self.keys.members() }),
             (Some(_), Some(change)) => Err(StoreError::Contention { key: change.key.to_string() }),
+        }
+    }
+
+    /// Adds the names to the directory, which only the state page reads: no request waits for it.
+    fn list(&mut self, store: &impl Store) {
+        if self.unlisted == Directory::default() {
+            return;
+        }
+        let names = std::mem::take(&mut self.unlisted);
+        let add = |all: &mut Directory| all.add(&names).then_some(()).ok_or(());
+        if store::update(store, &self.keys.directory(), add).is_err() {
+            self.unlisted = names;
         }
     }
 
@@ -308,54 +375,6 @@ impl Vm {
         for ((key, lane), amount) in sums {
             self.change(store, Change { key, holder, lane, amount, kind: Kind::Recharge, budget: None }, now);
         }
-    }
-
-    fn charge(
-        &mut self,
-        store: &impl Store,
-        holder: Holder,
-        request: &Request<'_>,
-        now: Time,
-    ) -> Result<Result<Admission, Refusal>, StoreError> {
-        let Request { ask, rules, tenant_key, lane } = *request;
-        let (amount, cost) = (ask.amount(rules.pool.block_size), ask.cost());
-        let members = &self.members;
-        let view = store.read(&rules.pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
-        let judge =
-            |tenant: &Ledger, pool: &Ledger| decide(&ask, rules, view.as_ref(), Held { tenant, pool, members }, now);
-
-        let (pool_seen, version) = store::read::<Ledger>(store, &rules.pool.key)?;
-        let charged = store::update(store, tenant_key, |tenant: &mut Ledger| {
-            judge(tenant, &pool_seen)?;
-            let before = tenant.clone();
-            tenant.charge(members, holder, lane, amount);
-            tenant.spend(&rules.tenant.rates, cost, now);
-            Ok((before, Budgets::of(tenant, &rules.tenant.rates, now)))
-        })?;
-        let (tenant_before, budgets) = match charged {
-            Ok(charged) => charged,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let charged = store::update_from(store, &rules.pool.key, (pool_seen, version), |pool: &mut Ledger| {
-            judge(&tenant_before, pool)?;
-            pool.admit(members, holder, lane, amount);
-            pool.spend(&rules.pool.rates, cost, now);
-            Ok(())
-        });
-        let (tenant_key, rates): (Rc<str>, _) = (tenant_key.into(), Arc::clone(&rules.tenant.rates));
-        let refused = match charged {
-            Ok(Ok(())) => {
-                let pool_key = Rc::from(&*rules.pool.key);
-                let block_size = rules.pool.block_size;
-                let lease = self.keep(Lease { tenant_key, pool_key, lane, amount, block_size, rates, cost });
-                return Ok(Ok(Admission { lease, budgets }));
-            }
-            Ok(Err(refusal)) => Ok(Err(refusal)),
-            Err(error) => Err(error),
-        };
-        let budget = Some(Settlement::between(&rates, cost, Cost::default()));
-        self.change(store, Change { key: tenant_key, holder, lane, amount, kind: Kind::Refund, budget }, now);
-        refused
     }
 
     fn keep(&mut self, lease: Lease) -> LeaseId {
@@ -396,7 +415,6 @@ impl Vm {
             match kind {
                 Kind::Release => ledger.release(members, *holder, *lane, *amount, now),
                 Kind::Refund => ledger.refund(members, *holder, *lane, *amount),
-                Kind::Grow => ledger.admit(members, *holder, *lane, *amount),
                 Kind::Recharge => ledger.charge(members, *holder, *lane, *amount),
             }
             if let Some(Settlement { rates, spend, give_back }) = budget {
@@ -422,11 +440,7 @@ fn changed<R: crate::record::Record + Clone, T>(
     Ok(updated.ok())
 }
 
-fn contention(error: &StoreError) -> Refusal {
-    Refusal {
-        reason: Reason::Contention,
-        limit: None,
-        detail: Detail::Text(error.to_string()),
-        retry: Retry::After(Millis(0)),
-    }
+/// What is known of a pool's workers.
+fn view_of(store: &impl Store, pool: &Pool) -> Option<ViewSummary> {
+    store.read(&pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes))
 }

@@ -50,7 +50,7 @@ fn policy() -> Policy {
 /// Takes a request from its headers to its lease.
 fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<LeaseId, Reason> {
     let arrival =
-        Arrival { tenant: "acme".into(), asked_lane: None, api: Api::Completions, body_bytes: None, compressed: false };
+        Arrival { tenant: "acme".into(), asked_lane: None, api: Api::Completions, body_bytes: None, encoded: false };
     let lane = arrival.lane(policy).key;
     let mut intake = Intake::new(arrival, policy);
     let (ask, pool) = match intake.body(body.as_bytes(), true, policy) {
@@ -58,7 +58,7 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         Next::Refuse(refusal) => return Err(refusal.reason),
         other => panic!("{other:?}"),
     };
-    let rules = Rules { tenant: policy.tenant("acme").limits, pool: &pool };
+    let rules = Rules { tenant: policy.limits("acme"), pool: &pool };
     let request = Request { ask, rules, tenant_key: &policy.tenant_key("acme"), lane };
     vm.admit(memory, &request, Time(u64::from(u32::MAX) * 5))
         .map(|admission| admission.lease)

@@ -1,3 +1,5 @@
+use std::rc::Rc;
+
 use super::*;
 use crate::policy::Plugin;
 use crate::store::memory::MemoryStore;
@@ -49,6 +51,16 @@ fn another_epoch_takes_over_when_higher_or_when_the_old_one_has_gone_silent() {
 }
 
 #[test]
+fn a_push_that_was_overtaken_leaves_the_newer_summary() {
+    let (store, control) = (Rc::new(MemoryStore::default()), control());
+    take_view(&*store, &control, &view(5, 1, 1), Time(0)).unwrap();
+    let (inner, rival) = (Rc::clone(&store), control.clone());
+    store.before_write("view/p", move || assert!(take_view(&*inner, &rival, &view(5, 3, 3), Time(0)).is_ok()));
+    assert!(take_view(&*store, &control, &view(5, 2, 2), Time(9)).is_ok());
+    assert_eq!(standing(&store), (5, 3, 3));
+}
+
+#[test]
 fn the_answer_tells_what_was_admitted() {
     let (store, control) = (MemoryStore::default(), control());
     let mut members = Members::default();
@@ -67,9 +79,15 @@ fn the_answer_tells_what_was_admitted() {
 fn what_is_no_view_changes_nothing() {
     let (store, control) = (MemoryStore::default(), control());
     let wrong_version = String::from_utf8(view(1, 1, 1)).unwrap().replace("\"version\":1", "\"version\":2");
-    for body in
-        ["", "[]", "{", r#"{"version":1}"#, &wrong_version, r#"{"version":1,"epoch":-1,"generation":1,"pools":{}}"#]
-    {
+    for body in [
+        "",
+        "[]",
+        "{",
+        r#"{"version":1}"#,
+        &wrong_version,
+        r#"{"version":1,"epoch":-1,"generation":1,"pools":{}}"#,
+        r#"{"version":1,"epoch":1,"generation":1,"pools":{"a/b":{"workers":[]}}}"#,
+    ] {
         assert!(matches!(take_view(&store, &control, body.as_bytes(), Time(0)), Err(NotTaken::Malformed(_))), "{body}");
     }
     assert_eq!(store.keys(), Vec::<String>::new());

@@ -41,7 +41,7 @@ fn picture(pool: &str) -> Picture {
 
 impl Picture {
     fn decide(&self, ask: &Ask) -> Result<(), Refusal> {
-        let rules = Rules { tenant: self.policy.tenant("acme").limits, pool: self.policy.only_pool().unwrap() };
+        let rules = Rules { tenant: self.policy.limits("acme"), pool: self.policy.only_pool().unwrap() };
         let held = Held { tenant: &self.tenant, pool: &self.pool, members: &self.members };
         decide(ask, rules, self.view.as_ref(), held, NOW)
     }
@@ -63,7 +63,13 @@ impl Picture {
 }
 
 fn ask(prompt: u64, output: u64) -> Ask {
-    Ask { prompt: Tokens(prompt), output: Tokens(output), output_limit: Some(Tokens(output)), prompt_read: true }
+    Ask {
+        prompt: Tokens(prompt),
+        prompts: 1,
+        output: Tokens(output),
+        output_limit: Some(Tokens(output)),
+        prompt_read: true,
+    }
 }
 
 #[test]
@@ -91,20 +97,24 @@ fn more_tokens_than_a_tenant_may_ever_hold_is_oversize() {
 #[test]
 fn a_guess_is_cut_down_to_what_could_fit() {
     let picture = picture(r#""max_in_flight": 1, "max_prompt_tokens": 700, "max_model_len": 650"#);
-    let (tenant, pool) = (picture.policy.tenant("acme"), picture.policy.only_pool().unwrap());
-    let prompt = |ask: Ask, limits| ask.at_most_what_fits(limits, pool).prompt;
-    let guess = Ask { prompt: Tokens(5_000), output: Tokens(100), output_limit: None, prompt_read: false };
-    assert_eq!(prompt(guess, tenant.limits), Tokens(550));
-    assert_eq!(picture.decide(&guess.at_most_what_fits(tenant.limits, pool)), Ok(()));
-    assert_eq!(prompt(Ask { output: Tokens(990), ..guess }, tenant.limits), Tokens(0));
-    assert_eq!(prompt(Ask { prompt_read: true, ..guess }, tenant.limits), Tokens(5_000), "what was read stays");
+    let (limits, pool) = (picture.policy.limits("acme"), picture.policy.only_pool().unwrap());
+    let cut = |ask: Ask| {
+        let cut = ask.at_most_what_fits(limits, pool);
+        (cut.prompt, cut.output)
+    };
+    let guess = Ask { prompt: Tokens(5_000), prompts: 1, output: Tokens(100), output_limit: None, prompt_read: false };
+    assert_eq!(cut(guess), (Tokens(550), Tokens(100)));
+    assert_eq!(picture.decide(&guess.at_most_what_fits(limits, pool)), Ok(()));
+    assert_eq!(cut(Ask { output: Tokens(990), ..guess }), (Tokens(0), Tokens(650)));
+    assert_eq!(cut(Ask { prompt_read: true, ..guess }), (Tokens(5_000), Tokens(100)), "what was read stays");
 }
 
 #[test]
 fn absurd_asks_leave_what_others_hold_alone() {
     let mut picture = picture(r#""max_in_flight": 99"#);
     picture.hold_in_pool(1, 160);
-    let absurd = Ask { prompt: Tokens(u64::MAX), output: Tokens(u64::MAX), output_limit: None, prompt_read: true };
+    let absurd =
+        Ask { prompt: Tokens(u64::MAX), prompts: 1, output: Tokens(u64::MAX), output_limit: None, prompt_read: true };
     let amount = absurd.amount(1);
     for _ in 0..1_000 {
         picture.pool.charge(&picture.members, picture.holder, LANE, amount);
@@ -127,7 +137,7 @@ fn a_fresh_view_without_a_live_worker_is_not_overload() {
 fn all_busy_is_shed() {
     let mut picture = picture(r#""max_in_flight": 1"#);
     picture.view().free_workers = 0;
-    assert_eq!(picture.refusal(&ask(1, 1)).0, Reason::AllBusy);
+    assert_eq!(picture.refusal(&ask(1, 1)), (Reason::AllBusy, 2, 1));
 }
 
 #[test]
@@ -172,6 +182,58 @@ fn blocks_are_fitted_less_headroom_and_less_what_the_scrape_has_not_seen() {
 }
 
 #[test]
+fn more_blocks_than_there_could_ever_be_are_oversize_once_read() {
+    let picture = picture(r#""max_in_flight": 9, "kv": {"headroom": 0.1}"#);
+    assert_eq!(picture.refusal(&ask(980, 0)), (Reason::KvBlocks, 62, 40));
+    let limits = picture.policy.limits("nobody");
+    let rules = Rules { tenant: limits, pool: picture.policy.only_pool().unwrap() };
+    let held = Held { tenant: &picture.tenant, pool: &picture.pool, members: &picture.members };
+    let decide = |ask: &Ask, free| {
+        let mut view = picture.view.clone().unwrap();
+        view.kv = Some(KvBlocks { total: Blocks(100), free: Blocks(free) });
+        decide(ask, rules, Some(&view), held, NOW).err().map(|refusal| refusal.reason)
+    };
+    let large = ask(91 * 16, 0);
+    assert_eq!(decide(&large, 100), Some(Reason::Oversize));
+    let guess = Ask { prompt_read: false, ..large };
+    assert_eq!(
+        (decide(&guess, 100), decide(&guess, 99)),
+        (None, Some(Reason::KvBlocks)),
+        "room for the largest is enough"
+    );
+}
+
+#[test]
+fn a_restarted_proxy_counts_all_it_holds_until_the_next_scrape() {
+    let mut picture = picture(r#""max_in_flight": 9, "kv": {"headroom": 0.0}"#);
+    picture.view().admitted = Admitted { requests: 900, blocks: 9_000 };
+    picture.hold_in_pool(1, 640);
+    assert_eq!(picture.refusal(&ask(176, 0)), (Reason::KvBlocks, 11, 10));
+}
+
+#[test]
+fn of_several_prompts_only_their_mean_is_certain_to_be_too_long() {
+    let picture = picture(r#""max_in_flight": 9, "max_model_len": 100, "max_prompt_tokens": 90"#);
+    let batch = Ask { prompts: 10, ..ask(900, 10) };
+    assert_eq!(picture.decide(&batch), Ok(()));
+    assert_eq!(picture.refusal(&Ask { prompt: Tokens(901), ..batch }), (Reason::Oversize, 91, 90));
+}
+
+#[test]
+fn growth_is_held_against_tokens_and_blocks_but_not_against_requests() {
+    let mut picture = picture(r#""max_in_flight": 1, "kv": {"headroom": 0.0}"#);
+    let amount = Amount { requests: 4, tokens: Tokens(900), blocks: Blocks(10) };
+    picture.tenant.charge(&picture.members, picture.holder, LANE, amount);
+    let rules = Rules { tenant: picture.policy.limits("acme"), pool: picture.policy.only_pool().unwrap() };
+    let held = Held { tenant: &picture.tenant, pool: &picture.pool, members: &picture.members };
+    let grow = |tokens, blocks| {
+        let by = Amount { requests: 0, tokens: Tokens(tokens), blocks: Blocks(blocks) };
+        may_grow(by, rules, picture.view.as_ref(), held, NOW).err().map(|refusal| refusal.reason)
+    };
+    assert_eq!((grow(100, 1), grow(101, 1), grow(1, 51)), (None, Some(Reason::TenantTokens), Some(Reason::KvBlocks)));
+}
+
+#[test]
 fn credit_is_never_more_than_what_is_still_held() {
     let mut picture = picture(r#""max_in_flight": 99, "kv": {"headroom": 0.0}"#);
     picture.hold_in_pool(1, 640);
@@ -186,6 +248,7 @@ fn a_stale_view_never_opens_the_gate_wider_than_its_policy() {
     let old = Time(NOW.0 - 5_001);
     for (pool, allowed) in [
         (r#""max_in_flight": 2, "max_in_flight_per_worker": 9"#, Some(2)),
+        (r#""max_in_flight": 4, "max_in_flight_per_worker": 1"#, None),
         (r#""max_in_flight_per_worker": 1"#, Some(2)),
         (r#""max_in_flight": 2, "stale": {"then": "admit"}"#, Some(2)),
         (r#""max_in_flight_per_worker": 1, "stale": {"then": "admit"}"#, None),
@@ -199,6 +262,20 @@ fn a_stale_view_never_opens_the_gate_wider_than_its_policy() {
             Some(limit) => assert_eq!(picture.refusal(&ask(1, 1)), (Reason::PoolRequests, 3, limit), "{pool}"),
             None => assert_eq!(picture.decide(&ask(1, 1)), Ok(()), "{pool}"),
         }
+    }
+}
+
+#[test]
+fn a_stale_view_of_dead_workers_halts_only_a_pool_without_a_cap_of_its_own() {
+    for (pool, reason) in [
+        (r#""max_in_flight": 2, "max_in_flight_per_worker": 9"#, None),
+        (r#""max_in_flight_per_worker": 9"#, Some(Reason::StaleView)),
+    ] {
+        let mut picture = picture(pool);
+        picture.view().received = Time(NOW.0 - 5_001);
+        picture.view().live_workers = 0;
+        picture.view().free_workers = 0;
+        assert_eq!(picture.decide(&ask(1, 1)).err().map(|refusal| refusal.reason), reason, "{pool}");
     }
 }
 

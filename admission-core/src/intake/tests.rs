@@ -16,7 +16,7 @@ fn policy(json: &str, header_pause: bool) -> Policy {
 }
 
 fn intake(policy: &Policy, size: Option<u64>) -> Intake {
-    let arrival = Arrival { tenant: "t".into(), asked_lane: None, api: Api::Chat, body_bytes: size, compressed: false };
+    let arrival = Arrival { tenant: "t".into(), asked_lane: None, api: Api::Chat, body_bytes: size, encoded: false };
     Intake::new(arrival, policy)
 }
 
@@ -137,15 +137,46 @@ fn malformed_bodies_are_refused_before_and_after_admission() {
     }
 }
 
+/// A header that says "encoded" is no way around what the body says: workers may not even look at it.
+#[test]
+fn json_that_claims_to_be_encoded_is_read_all_the_same() {
+    let policy =
+        policy(r#"{"pools": [{"name": "p", "models": ["m"], "max_in_flight": 1, "max_prompt_tokens": 10}]}"#, false);
+    let body = format!(r#"{{"model": "m", "prompt": "{}"}}"#, "word ".repeat(60));
+    let arrival = Arrival {
+        tenant: "t".into(),
+        asked_lane: None,
+        api: Api::Completions,
+        body_bytes: Some(body.len() as u64),
+        encoded: true,
+    };
+    let mut intake = Intake::new(arrival, &policy);
+    intake.admitted();
+    assert_eq!(reason(intake.body(body.as_bytes(), true, &policy)), Some(Reason::Oversize));
+}
+
+#[test]
+fn a_stream_of_unknown_size_that_tells_nothing_is_decided_at_once_and_corrected_at_its_end() {
+    let policy = policy(r#"{"pools": [{"name": "p", "max_in_flight": 1}]}"#, false);
+    let arrival = Arrival { tenant: "t".into(), asked_lane: None, api: Api::Other, body_bytes: None, encoded: false };
+    let mut intake = Intake::new(arrival, &policy);
+    assert!(matches!(intake.headers(&policy), Next::Decide(..)));
+    intake.admitted();
+    assert_eq!(intake.body(&[7; 4_000], false, &policy), Next::GoOn);
+    assert!(matches!(intake.body(b"", true, &policy), Next::Correct(ask) if ask.prompt == Tokens(1_000)));
+}
+
 #[test]
 fn what_cannot_be_read_is_charged_by_size() {
     let policy = policy(ONE_POOL, false);
     let size = Some(160);
-    for (api, compressed) in [(Api::Other, false), (Api::Chat, true)] {
-        let arrival = Arrival { tenant: "t".into(), asked_lane: None, api, body_bytes: size, compressed };
+    for (api, encoded) in [(Api::Other, false), (Api::Embeddings, false), (Api::Chat, true)] {
+        let arrival = Arrival { tenant: "t".into(), asked_lane: None, api, body_bytes: size, encoded };
         let mut intake = Intake::new(arrival, &policy);
         assert!(matches!(intake.headers(&policy), Next::Decide(ask, _) if ask.prompt == Tokens(40)));
         intake.admitted();
-        assert_eq!(intake.body(&[0x1f; 160], true, &policy), Next::GoOn);
+        assert_eq!(intake.body(&[0x1f; 100], false, &policy), Next::GoOn);
+        let next = intake.body(&[0x1f; 60], true, &policy);
+        assert!(matches!(next, Next::Correct(ask) if ask.prompt == Tokens(40) && !ask.prompt_read), "{next:?}");
     }
 }

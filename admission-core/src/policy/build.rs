@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Cap, Control, Headroom, Lane, Limits, ModelPattern, Policy, Pool, Reject};
+use super::{
+    Cap, Control, Headroom, Lane, Lanes, Limits, MAX_NAME, ModelPattern, Policy, Pool, Reject, Stale, is_name,
+};
 use crate::budget::{Rate, Rates};
 use crate::config::{
     ApiKeySource, BurstyRate, Config, ControlConfig, LaneConfig, LimitsConfig, PluginConfig, PoolConfig, RateConfig,
@@ -17,11 +19,10 @@ use crate::ledger::LaneKey;
 use crate::problem::{self, Problem};
 use crate::units::{Millis, Tokens};
 
-/// Longer names would make records and header values that proxies refuse.
-const MAX_NAME: usize = 128;
-
 const SECOND: Millis = Millis(1_000);
 const MINUTE: Millis = Millis(60_000);
+
+const SHA256_OF_NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// The entry of `tenants` that stands for everybody else.
 const EVERYBODY_ELSE: &str = "*";
@@ -60,13 +61,16 @@ pub(super) fn control(config: &ControlConfig, problems: &mut Vec<Problem>) -> Op
     if token_sha256.is_none() {
         problems.push(Problem::new("token_sha256", "must be 64 hexadecimal digits, the SHA-256 of the token"));
     }
+    if token_sha256.is_some() && token_sha256 == sha256_digits(SHA256_OF_NOTHING) {
+        problems.push(Problem::new("token_sha256", "is the SHA-256 of no bytes at all: the token was empty"));
+    }
     let keys = Keys::new(&config.namespace);
     token_sha256.map(|token_sha256| Control { keys, token_sha256, hold: config.hold, max_view: config.max_view })
 }
 
 fn sha256_digits(text: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
     for (place, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
@@ -98,16 +102,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
     let mut check = Checker { problems, whole };
     check_name("namespace", &config.namespace, check.problems);
     let keys = Keys::new(&config.namespace);
-    let lanes = lanes(&config.lanes, &mut check);
-    let lowest_lane = lanes.last().cloned().unwrap_or_else(|| Lane {
-        name: "default".into(),
-        key: LaneKey::of("default"),
-        priority: 0,
-    });
-    let default_lane = match &config.default_lane {
-        Some(name) => lane_index(&lanes, name, "default_lane", &mut check),
-        None => lanes.len().saturating_sub(1),
-    };
+    let lanes = lanes(config, &mut check);
     let tenant_sources = tenant_sources(&config.tenant.sources, &mut check);
     check_tenant_name("tenant.default", &config.tenant.default, &mut check);
     check_lane_header(config, &mut check);
@@ -128,8 +123,6 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
             batch_url: config.reject.batch_url.clone(),
         },
         lanes,
-        lowest_lane,
-        default_lane,
         pools,
         tenants,
         everybody_else,
@@ -137,8 +130,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
 }
 
 fn check_name(path: &str, name: &str, problems: &mut Vec<Problem>) {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {
+    if !is_name(name) {
         problems.push(Problem::new(
             path,
             format!("{name:?} is not a name: 1 to {MAX_NAME} letters, digits, `-`, `_` or `.` are allowed"),
@@ -243,41 +235,54 @@ fn check_body_and_reject(config: &Config, check: &mut Checker<'_>) {
     }
 }
 
-fn lanes(configs: &[LaneConfig], check: &mut Checker<'_>) -> Vec<Lane> {
+fn lanes(config: &Config, check: &mut Checker<'_>) -> Lanes {
     let mut lanes: Vec<Lane> = Vec::new();
-    for (index, config) in configs.iter().enumerate() {
-        let lane = Lane { name: config.name.clone(), key: LaneKey::of(&config.name), priority: config.priority };
-        check_name(&format!("lanes[{index}].name"), &lane.name, check.problems);
-        if let Some(other) = lanes.iter().find(|other| other.key == lane.key) {
-            let message = format!(
-                "{:?} cannot stand beside {:?}: the names must differ, and their hashes too",
-                lane.name, other.name
-            );
-            check.problem(format!("lanes[{index}].name"), message);
-        }
-        if let Some(above) = lanes.last()
-            && above.priority < lane.priority
-        {
-            let message = format!(
-                "{} is above the {} of the lane before it; lanes stand highest first",
-                lane.priority, above.priority
-            );
-            check.problem(format!("lanes[{index}].priority"), message);
-        }
+    for (index, config) in config.lanes.iter().enumerate() {
+        let lane = lane(config);
+        check_lane(&format!("lanes[{index}]"), &lane, &lanes, check);
         lanes.push(lane);
     }
-    lanes
+    let mut lanes = lanes.into_iter();
+    let highest = lanes.next().unwrap_or_else(|| lane(&LaneConfig { name: "default".to_owned(), priority: 0 }));
+    let others: Vec<Lane> = lanes.collect();
+    let lanes = Lanes { highest, default: others.len(), others };
+    let default = config.default_lane.as_ref().map(|name| lane_index(&lanes, name, "default_lane", check));
+    Lanes { default: default.unwrap_or(lanes.default), ..lanes }
 }
 
-fn lane_index(lanes: &[Lane], name: &str, path: &str, check: &mut Checker<'_>) -> usize {
-    let index = lanes.iter().position(|lane| lane.name == name);
-    if index.is_none() {
+fn lane(config: &LaneConfig) -> Lane {
+    Lane { name: config.name.clone(), key: LaneKey::of(&config.name), priority: config.priority }
+}
+
+fn check_lane(path: &str, lane: &Lane, above: &[Lane], check: &mut Checker<'_>) {
+    check_name(&format!("{path}.name"), &lane.name, check.problems);
+    if let Some(other) = above.iter().find(|other| other.key == lane.key) {
+        let message = format!(
+            "{:?} cannot stand beside {:?}: the names must differ, and their hashes too",
+            lane.name, other.name
+        );
+        check.problem(format!("{path}.name"), message);
+    }
+    if let Some(above) = above.last()
+        && above.priority < lane.priority
+    {
+        let message = format!(
+            "{} is above the {} of the lane before it; lanes stand highest first",
+            lane.priority, above.priority
+        );
+        check.problem(format!("{path}.priority"), message);
+    }
+}
+
+fn lane_index(lanes: &Lanes, name: &str, path: &str, check: &mut Checker<'_>) -> usize {
+    let position = lanes.position(name);
+    if position.is_none() {
         check.unknown(path.to_owned(), "lanes", name);
     }
-    index.unwrap_or(0)
+    position.unwrap_or(0)
 }
 
-fn tenants(config: &Config, lanes: &[Lane], check: &mut Checker<'_>) -> (BTreeMap<String, Limits>, Limits) {
+fn tenants(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> (BTreeMap<String, Limits>, Limits) {
     for (name, tier) in &config.tiers {
         check_name(&format!("tiers.{name}"), name, check.problems);
         check_limits(&format!("tiers.{name}"), tier.max_in_flight, tier.max_tokens_in_flight, check);
@@ -322,7 +327,7 @@ fn rate(config: Option<RateConfig>, period: Millis, knob: String) -> Option<Rate
     Some(Rate { amount: rate, period, burst, knob: knob.into() })
 }
 
-fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &[Lane], check: &mut Checker<'_>) -> Limits {
+fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &Lanes, check: &mut Checker<'_>) -> Limits {
     let own = format!("tenants.{name}");
     check_limits(&own, tenant.max_in_flight, tenant.max_tokens_in_flight, check);
     check_rate(format!("{own}.requests_per_minute"), tenant.requests_per_minute, check);
@@ -347,7 +352,7 @@ fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &[Lan
     };
     let max_lane = match (&tenant.max_lane, &tier.max_lane) {
         (Some(lane), _) => lane_index(lanes, lane, &format!("{own}.max_lane"), check),
-        (None, Some(lane)) => lanes.iter().position(|other| other.name == *lane).unwrap_or(0),
+        (None, Some(lane)) => lanes.position(lane).unwrap_or(0),
         (None, None) => 0,
     };
     Limits {
@@ -445,6 +450,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         expected_output: Tokens(config.expected_output_tokens),
         block_size: kv.map_or(16, |kv| kv.block_size),
         headroom: kv.map(|kv| Headroom { share: kv.headroom, knob: knob("kv.headroom") }),
-        stale: config.stale.clone(),
+        stale: Stale { hold: config.stale.hold, knob: knob("stale.hold"), then: config.stale.then },
+        busy_knob: format!("the busy thresholds of {}", config.name).into(),
     }
 }

@@ -41,13 +41,12 @@ fn everything_said_is_kept() {
 #[test]
 fn a_tenants_own_limit_stands_before_its_tiers() {
     let policy = policy(FULL);
-    let acme = policy.tenant("acme");
-    assert!(acme.configured);
-    assert_eq!(acme.limits.requests, Some(Cap { limit: 20, knob: "tenants.acme.max_in_flight".into() }));
-    assert_eq!(acme.limits.tokens, Some(Cap { limit: 400_000, knob: "tiers.paid.max_tokens_in_flight".into() }));
-    let stranger = policy.tenant("nobody-knows");
-    assert!(!stranger.configured);
-    assert_eq!(stranger.limits.requests.as_ref().unwrap().limit, 1);
+    let acme = policy.limits("acme");
+    assert_eq!(policy.tenant_key("acme"), policy.keys.tenant("acme"));
+    assert_eq!(acme.requests, Some(Cap { limit: 20, knob: "tenants.acme.max_in_flight".into() }));
+    assert_eq!(acme.tokens, Some(Cap { limit: 400_000, knob: "tiers.paid.max_tokens_in_flight".into() }));
+    assert_ne!(policy.tenant_key("nobody-knows"), policy.keys.tenant("nobody-knows"));
+    assert_eq!(policy.limits("nobody-knows").requests.as_ref().unwrap().limit, 1);
 }
 
 #[test]
@@ -63,7 +62,7 @@ fn pools_match_exactly_before_the_longest_beginning() {
 #[test]
 fn a_callers_lane_is_clamped() {
     let policy = policy(FULL);
-    let lane = |asked, tenant| policy.lane(asked, policy.tenant(tenant).limits).name.as_str();
+    let lane = |asked, tenant| policy.lane(asked, policy.limits(tenant)).name.as_str();
     assert_eq!(lane(Some("interactive"), "acme"), "interactive");
     assert_eq!(lane(Some("interactive"), "stranger"), "standard");
     assert_eq!(lane(Some("batch"), "stranger"), "batch");
@@ -75,7 +74,8 @@ fn a_callers_lane_is_clamped() {
 fn the_smallest_configuration_has_one_lane_and_one_pool() {
     let policy = policy(r#"{"pools": [{"name": "p", "max_in_flight": 1}]}"#);
     assert_eq!(policy.only_pool().unwrap().name, "p");
-    assert_eq!(policy.lane(None, policy.tenant("x").limits).name, "default");
+    assert_eq!(policy.lane(None, policy.limits("x")).name, "default");
+    assert_eq!(policy.lanes().count(), 1);
 }
 
 #[test]
@@ -86,13 +86,13 @@ fn every_problem_of_shape_is_reported_with_its_path() {
     );
     for path in [
         "header_pause: ",
-        "tenannt",
-        "tiers.free",
+        "tenannt: unknown field",
+        "tiers.free.max_inflight: unknown field",
         "pools[0].max_in_flight: ",
-        "missing field `name`",
-        "stale.hold: \"soon\" is not a duration",
+        "pools[1]: missing field `name`",
+        "pools[2].stale.hold: \"soon\" is not a duration",
     ] {
-        assert!(found.iter().any(|problem| problem.contains(path)), "{path} in {found:#?}");
+        assert!(found.iter().any(|problem| problem.starts_with(path)), "{path} in {found:#?}");
     }
 }
 
@@ -170,5 +170,9 @@ fn control_needs_a_whole_token_hash() {
     assert_eq!((control.token_sha256, control.max_view, control.hold), ([0xab; 32], 4 << 20, Millis(5_000)));
     assert!(problems(r#"{"role":"control","token_sha256":"abc"}"#)[0].starts_with("token_sha256: "));
     assert!(problems(r#"{"role":"control","token_sha256":"é"}"#)[0].starts_with("token_sha256: "));
+    for odd in ["+a".repeat(32), "E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855".to_owned()] {
+        let json = format!(r#"{{"role":"control","token_sha256":"{odd}"}}"#);
+        assert!(problems(&json)[0].starts_with("token_sha256: "), "{odd}");
+    }
     assert!(problems(r#"{"role":"control"}"#)[0].contains("missing field `token_sha256`"));
 }

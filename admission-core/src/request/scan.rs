@@ -94,6 +94,7 @@ enum InString {
 /// The top-level field being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Field {
+    /// Perhaps rendered into the prompt by a template, so its strings count.
     #[default]
     Other,
     Model,
@@ -105,6 +106,8 @@ enum Field {
     Prompt,
     /// Declared to the model as they stand: keys count as well.
     Declarations,
+    /// Known to be no part of a prompt.
+    NoPrompt,
 }
 
 impl Field {
@@ -117,7 +120,8 @@ impl Field {
             b"best_of" => Self::BestOf,
             b"messages" => Self::Messages,
             b"prompt" | b"suffix" => Self::Prompt,
-            b"tools" | b"functions" | b"response_format" => Self::Declarations,
+            b"tools" | b"functions" | b"response_format" | b"documents" => Self::Declarations,
+            b"user" | b"stop" | b"metadata" | b"request_id" | b"cache_salt" | b"service_tier" => Self::NoPrompt,
             _ => Self::Other,
         }
     }
@@ -175,7 +179,8 @@ impl Scanner {
     #[must_use]
     pub fn facts(&self) -> Facts {
         Facts {
-            max_tokens: self.max_completion_tokens.or(self.max_tokens),
+            max_tokens: self.max_completion_tokens.max(self.max_tokens),
+            prompts: self.prompts.max(1),
             sequences: self.prompts.max(1).saturating_mul(self.n.max(self.best_of).max(1)),
             ..self.facts.clone()
         }
@@ -261,6 +266,7 @@ impl Scanner {
                     (Field::Prompt, 2) => self.prompts = self.prompts.saturating_add(1),
                     _ => {}
                 }
+                self.literal.clear();
                 self.counted_as_text = self.is_text();
                 self.state = State::String(Text::Value, InString::Plain);
             }
@@ -283,13 +289,19 @@ impl Scanner {
         }
     }
 
-    /// Whether the string about to be read is part of the prompt.
+    /// Whether the string about to be read is part of the prompt. One that stands in a list has no key of its own.
     fn is_text(&self) -> bool {
         match self.field {
-            Field::Prompt | Field::Declarations => true,
-            Field::Messages => self.depth < 3 || !NOT_TEXT.contains(&self.key.bytes()),
+            Field::Prompt | Field::Declarations | Field::Other => true,
+            Field::Messages => !self.in_object() || !NOT_TEXT.contains(&self.key.bytes()),
             _ => false,
         }
+    }
+
+    /// Whether the value being read is a top-level limit. A number in quotes is one: workers convert it.
+    fn is_limit(&self) -> bool {
+        let limit = matches!(self.field, Field::MaxTokens | Field::MaxCompletionTokens | Field::N | Field::BestOf);
+        limit && self.depth == 1
     }
 
     fn content(&mut self, text: Text, bytes: &[u8]) {
@@ -301,6 +313,7 @@ impl Scanner {
                 }
             }
             Text::Value if self.field == Field::Model && self.depth == 1 => self.model_bytes(bytes),
+            Text::Value if self.is_limit() => bytes.iter().for_each(|byte| self.literal.push(*byte)),
             Text::Value if self.counted_as_text => self.facts.text.add_bytes(bytes),
             Text::Value => {}
         }
@@ -384,6 +397,9 @@ impl Scanner {
                     let name = std::mem::take(&mut self.model);
                     self.facts.model = String::from_utf8(name).ok().filter(|_| !self.model_too_long);
                 }
+                if self.is_limit() {
+                    self.literal_ended();
+                }
                 State::AfterValue
             }
         }
@@ -402,7 +418,8 @@ impl Scanner {
     }
 
     fn literal_ended(&mut self) {
-        let number = whole_number(self.literal.bytes());
+        // A limit of nothing is none to workers.
+        let number = whole_number(self.literal.bytes()).filter(|number| *number > 0 || !self.is_limit());
         match (self.field, self.depth) {
             (Field::MaxTokens, 1) => self.max_tokens = number,
             (Field::MaxCompletionTokens, 1) => self.max_completion_tokens = number,
@@ -428,7 +445,7 @@ const fn unescaped(byte: u8) -> Option<u8> {
 
 /// A number as a count: parsers that want an integer take `5.0` and `5e0` too. Nothing for what is no count.
 fn whole_number(literal: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(literal).ok()?;
+    let text = std::str::from_utf8(literal).ok()?.trim();
     if let Ok(number) = text.parse::<u64>() {
         return Some(number);
     }

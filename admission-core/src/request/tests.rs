@@ -32,6 +32,16 @@ fn reads_a_chat_request_in_any_key_order() {
 }
 
 #[test]
+fn what_templates_may_render_counts_wherever_it_stands() {
+    let words = |body: &str| facts(body).text.words;
+    let part = r#"{"text": "hi", "type": "text"}"#;
+    assert_eq!(words(&format!(r#"{{"messages": [{{"content": [{part}, "three bare words"]}}]}}"#)), 4);
+    assert_eq!(words(r#"{"chat_template_kwargs": {"context": "two words"}}"#), 2);
+    assert_eq!(words(r#"{"documents": [{"text": "a"}]}"#), 2, "with its keys");
+    assert_eq!(words(r#"{"user": "a b c", "stop": ["x"], "metadata": {"k": "v"}}"#), 0);
+}
+
+#[test]
 fn chunk_borders_anywhere_change_nothing() {
     let whole = facts(CHAT);
     for border in 0..CHAT.len() {
@@ -79,12 +89,13 @@ fn model_names_are_decoded_and_bounded() {
 #[test]
 fn limits_are_counts_or_nothing() {
     let limit = |number: &str| facts(&format!(r#"{{"max_tokens": {number}}}"#)).max_tokens;
-    assert_eq!((limit("0"), limit("16.0"), limit("1e3")), (Some(0), Some(16), Some(1_000)));
+    assert_eq!((limit("16"), limit("16.0"), limit("1e3")), (Some(16), Some(16), Some(1_000)));
+    assert_eq!((limit("\"64\""), limit("\" 64\"")), (Some(64), Some(64)), "workers convert numbers in quotes");
     assert_eq!((limit("18446744073709551615"), limit("1e300")), (Some(u64::MAX), Some(u64::MAX)));
-    for none in ["1e999", "-1", "-1e999", "null", "true", "\"9\"", "{}", "NaN", &"9".repeat(400)] {
+    for none in ["0", "1e999", "-1", "-1e999", "null", "true", "\"x\"", "{}", "NaN", &"9".repeat(400)] {
         assert_eq!(limit(none), None, "{none}");
     }
-    assert_eq!(facts(r#"{"max_completion_tokens": 3, "max_tokens": 9}"#).max_tokens, Some(3));
+    assert_eq!(facts(r#"{"max_completion_tokens": 3, "max_tokens": 9}"#).max_tokens, Some(9), "whichever counts");
     assert_eq!(facts(r#"{"n": 1e30, "prompt": ["a", "b"]}"#).sequences, u64::MAX, "nothing wraps");
 }
 
@@ -155,7 +166,8 @@ fn agrees_with_a_json_parser_on_mutated_requests() {
         let Ok(serde_json::Value::Object(reference)) = serde_json::from_slice(&body) else { continue };
         let facts = scan(&body).unwrap_or_else(|broken| panic!("{broken}: {}", String::from_utf8_lossy(&body)));
         assert_eq!(facts.model.as_deref(), reference.get("model").and_then(serde_json::Value::as_str));
-        let limit = reference.get("max_tokens").and_then(serde_json::Value::as_f64).filter(|limit| *limit >= 0.0);
+        let number = |value: &serde_json::Value| value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
+        let limit = reference.get("max_tokens").and_then(number).filter(|limit| *limit >= 1.0);
         assert_eq!(facts.max_tokens, limit.map(|limit| limit as u64), "{}", String::from_utf8_lossy(&body));
     }
 }
