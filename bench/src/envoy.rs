@@ -117,7 +117,11 @@ impl Envoy {
     /// When the admin interface does not answer.
     pub async fn stat(&self, name: &str) -> Result<u64> {
         let answer: Value = serde_json::from_str(&self.admin(&format!("/stats?format=json&filter=^{name}$")).await?)?;
-        Ok(answer["stats"].as_array().and_then(|stats| stats.first()).and_then(|stat| stat["value"].as_u64()).unwrap_or(0))
+        Ok(answer["stats"]
+            .as_array()
+            .and_then(|stats| stats.first())
+            .and_then(|stat| stat["value"].as_u64())
+            .unwrap_or(0))
     }
 
     /// The metrics in Prometheus's format.

@@ -49,6 +49,9 @@ fn with_watched_filter(workspace: &Workspace, mut bootstrap: Value) -> Result<Va
 }
 
 fn with_envoy_filters(mut bootstrap: Value, documents: &[Value]) -> Result<Value> {
+    let listeners = bootstrap["static_resources"]["listeners"].as_array_mut();
+    // What Istio's proxy has of its own is a listener for requests.
+    listeners.context("the bootstrap has no listeners")?.retain(|listener| listener["name"] == "public");
     for document in documents.iter().filter(|document| document["kind"] == "EnvoyFilter") {
         for patch in document["spec"]["configPatches"].as_array().context("an EnvoyFilter without configPatches")? {
             let value = &patch["patch"]["value"];

@@ -1,8 +1,9 @@
 //! What the demo plays: the workers, the tenants, what is allowed to whom.
 //!
-//! The numbers hang together. A worker has 199 usable KV blocks; a batch request begins with about 8 of them and ends with
-//! about 20. Left alone, a worker starts as many as its blocks hold prompts and runs out while they grow. Twelve requests,
-//! not all of them batch, fit to their end. The tenants together ask for over three times what the workers can do.
+//! The numbers hang together. A worker has 199 usable KV blocks; a batch request begins with about 8 of them and ends
+//! with about 20. Left alone, a worker starts as many as its blocks hold prompts and runs out while they grow. Twelve
+//! requests, not all of them batch, fit to their end. The tenants together ask for over three times what the workers can
+//! do.
 
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ pub const GUEST: &str = "guest";
 /// The tenant whose waiting matters most.
 pub const INTERACTIVE: &str = "interactive";
 
-/// Flags of a worker: slow tokens, so that three of them and everything else fit on two cores; a larger batch gains little,
-/// as on a GPU that is full; dear prompts, since a preempted request is computed again; few blocks.
+/// Flags of a worker: slow tokens, so that three of them and everything else fit on two cores; a larger batch gains
+/// little, as on a GPU that is full; dear prompts, since a preempted request is computed again; few blocks.
 pub const WORKER_FLAGS: [&str; 14] = [
     "--model",
     MODEL,
@@ -95,7 +96,8 @@ pub fn adapt(policy: &mut Value) -> Result<()> {
     config::merge(
         pool,
         &json!({
-            "max_in_flight_per_worker": 12, "max_model_len": 2048, "max_prompt_tokens": 1024, "expected_output_tokens": 192,
+            "max_in_flight_per_worker": 12, "max_model_len": 2048, "max_prompt_tokens": 1024,
+            "expected_output_tokens": 192,
         }),
     );
     Ok(())
