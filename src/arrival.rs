@@ -36,7 +36,7 @@ pub fn read(policy: &Policy) -> Arrival {
 fn tenant(source: &Source) -> Option<String> {
     match source {
         Source::Metadata(path) => tenant_name(&host::dynamic_metadata(path)?),
-        Source::Certificate(name) => name.of(&host::peer_uri()?).map(str::to_owned),
+        Source::Certificate(name) => tenant_name(name.of(&host::peer_uri()?)?.as_bytes()),
         Source::Header(header) => tenant_name(&host::request_header(header)?),
         Source::ApiKey(keys) => {
             let value = host::request_header(&keys.header)?;
@@ -46,10 +46,12 @@ fn tenant(source: &Source) -> Option<String> {
     }
 }
 
-/// Bytes that are no UTF-8 are escaped, so that they too tell one tenant from another.
+/// Whatever is no plain text is escaped: it still tells one tenant from another, and cannot break the header that tells
+/// the worker.
 fn tenant_name(value: &[u8]) -> Option<String> {
     let value = value.trim_ascii();
-    let name = str::from_utf8(value).map_or_else(|_| value.escape_ascii().to_string(), str::to_owned);
+    let plain = str::from_utf8(value).ok().filter(|text| !text.chars().any(char::is_control));
+    let name = plain.map_or_else(|| value.escape_ascii().to_string(), str::to_owned);
     (!name.is_empty()).then_some(name)
 }
 

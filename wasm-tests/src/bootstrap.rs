@@ -76,9 +76,14 @@ pub fn fixed(plugin: &Plugin<'_>) -> Value {
     json!({"name": plugin.name, "typed_config": plugin.typed_config()})
 }
 
-/// A listener on a free port with one filter before the router.
+/// A listener on a free port with these filters before the router.
 #[must_use]
-pub fn listener(name: &str, filter: &Value, routes: &Value) -> Value {
+pub fn listener(name: &str, filters: &[Value], routes: &Value) -> Value {
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+    });
+    let filters: Vec<&Value> = filters.iter().chain([&router]).collect();
     json!({
         "name": name,
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
@@ -90,10 +95,7 @@ pub fn listener(name: &str, filter: &Value, routes: &Value) -> Value {
                 "stat_prefix": name,
                 "stream_idle_timeout": "0s",
                 "route_config": {"name": name, "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
-                "http_filters": [filter, {
-                    "name": "envoy.filters.http.router",
-                    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
-                }],
+                "http_filters": filters,
             },
         }]}],
     })

@@ -51,6 +51,12 @@ impl RawCaller {
         Self { stream }
     }
 
+    /// Sends more of the request.
+    pub async fn send_more(&mut self, bytes: &[u8]) {
+        // As in `send`: an answer may already be there, and the connection closed behind it.
+        let _ = self.stream.write_all(bytes).await;
+    }
+
     /// Reads until these bytes have come, or the connection ends; all that was read.
     pub async fn read_until(&mut self, wanted: &str) -> String {
         let mut read = Vec::new();

@@ -49,6 +49,8 @@ pub struct Setup {
     pub worker: Config,
     /// Use the module that traps on command.
     pub trapping: bool,
+    /// HTTP filters before ours.
+    pub filters_before: Vec<Value>,
 }
 
 impl Setup {
@@ -63,7 +65,7 @@ impl Setup {
             "pools": [{"name": "main", "models": [format!("{MODEL}*")], "max_in_flight": 1_000}],
         });
         let worker = Config { model: MODEL.to_owned(), base_ms: 1.0, ..Config::default() };
-        Self { threads, wait, policy, worker, trapping: false }
+        Self { threads, wait, policy, worker, trapping: false, filters_before: Vec::new() }
     }
 
     /// The same with something in the policy replaced, by JSON pointer.
@@ -128,12 +130,15 @@ impl Rig {
         let token_sha256 = hex::encode(Sha256::digest(TOKEN));
         let control = json!({"role": "control", "namespace": "under-test", "token_sha256": token_sha256}).to_string();
         let control = Plugin { name: "control", code: &code, configuration: &control, header_pause: true };
-        let mut control_listener = bootstrap::listener("control", &bootstrap::fixed(&control), &bootstrap::no_routes());
+        let mut control_listener =
+            bootstrap::listener("control", &[bootstrap::fixed(&control)], &bootstrap::no_routes());
         control_listener["per_connection_buffer_limit_bytes"] = json!(8 << 20);
+        let mut filters = setup.filters_before.clone();
+        filters.push(bootstrap::discovered(PLUGIN, &ecds));
         let bootstrap = bootstrap::bootstrap(
             &[
-                bootstrap::listener("public", &bootstrap::discovered(PLUGIN, &ecds), &bootstrap::worker_routes()),
-                bootstrap::listener("neighbour", &bootstrap::fixed(&neighbour), &bootstrap::worker_routes()),
+                bootstrap::listener("public", &filters, &bootstrap::worker_routes()),
+                bootstrap::listener("neighbour", &[bootstrap::fixed(&neighbour)], &bootstrap::worker_routes()),
                 control_listener,
             ],
             &[("workers", worker.address()), ("resetter", resetter.address())],
@@ -222,6 +227,15 @@ impl Rig {
         let state = self.state().await;
         let requests = |held: &Value| held["requests"].as_u64().unwrap_or(0);
         (requests(&state["pools"]["main"]["held"]), requests(&state["tenants"]["capped"]))
+    }
+
+    /// Waits until the proxy has so many requests of the listener under test in hand.
+    pub async fn in_hand(&self, count: u64) {
+        eventually("the proxy has them in hand", async || {
+            let active = self.envoy.stat("http.public.downstream_rq_active").await.expect("a gauge");
+            (active == count).then_some(()).ok_or(format!("{active} of {count}"))
+        })
+        .await;
     }
 
     /// Waits until nothing is held by anybody, tokens and blocks included.

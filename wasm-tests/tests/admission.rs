@@ -56,9 +56,10 @@ async fn spoofed_headers_do_not_reach_the_worker() {
 #[tokio::test]
 async fn requests_without_a_body_pass_and_lose_spoofed_headers() {
     let rig = Rig::start(Setup::new(1, Wait::Unread)).await;
-    let url = format!("http://{}/v1/models", rig.address);
-    let answer = reqwest::Client::new().get(url).header("x-sluice-tenant", "me").send().await.unwrap();
-    assert_eq!(answer.status(), 200);
+    let request = request_bytes(CHAT, &[("x-sluice-tenant", b"me"), ("x-mine", b"stays")], b"", true);
+    assert_eq!(RawCaller::send(rig.address, &request).await.status().await, Some(400), "the worker's own refusal");
+    let headers = rig.worker.stats().last_headers;
+    assert_eq!((headers.get("x-sluice-tenant"), headers["x-mine"].as_str()), (None, "stays"));
     assert_eq!(rig.state().await["members"], json!([]), "nothing was decided");
 }
 
@@ -135,6 +136,98 @@ async fn what_an_unread_body_proves_impossible_is_refused_then() {
     );
     rig.nothing_is_held().await;
     assert_eq!(rig.worker.stats().requests, 0, "the worker was given none of them whole");
+}
+
+/// A guess that proves too small is held to the caps like any request, before the worker has all of the body.
+#[tokio::test]
+async fn what_grows_beyond_a_cap_of_tokens_is_refused_then() {
+    let setup = Setup::new(2, Wait::Unread).with("/tenants", json!({"acme": {"max_tokens_in_flight": 4_000}}));
+    let rig = Rig::start(setup).await;
+    rig.worker.set_faults([Fault::Hang]);
+    let body = format!(r#"{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "hi"}}], "n": 5}}"#);
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), true);
+    let (first, last) = request.split_at(request.len() - 1);
+    let mut callers = Vec::new();
+    for _ in 0..4 {
+        callers.push(RawCaller::send(rig.address, first).await);
+    }
+    let held =
+        async || rig.state().await["shared_tenants"].clone().to_string() + &rig.state().await["tenants"].to_string();
+    eventually("four guesses are held", async || {
+        let held = held().await;
+        held.contains(r#""requests":4"#).then_some(()).ok_or(held)
+    })
+    .await;
+    let mut statuses = Vec::new();
+    for caller in &mut callers {
+        caller.send_more(last).await;
+        statuses
+            .push(tokio::time::timeout(std::time::Duration::from_millis(500), caller.status()).await.ok().flatten());
+    }
+    assert_eq!(statuses.iter().filter(|status| **status == Some(429)).count(), 3, "{statuses:?}");
+    assert_eq!(rig.worker.stats().requests, 1, "the worker was given one of them whole");
+    drop(callers);
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn json_that_claims_to_be_compressed_is_read_all_the_same() {
+    for wait in EVERY_WAIT {
+        let rig = Rig::start(Setup::new(1, wait).with("/pools/0/max_prompt_tokens", json!(100))).await;
+        let long = json!({"model": MODEL, "messages": [{"role": "user", "content": "word ".repeat(400)}]});
+        let answer = rig.post("acme", &[("content-encoding", "gzip")], &long).await;
+        assert_eq!(answer.status(), 413, "{wait:?}");
+    }
+}
+
+#[tokio::test]
+async fn statuses_and_shapes_are_the_operators_and_the_apis() {
+    let reject = json!({"status": {"tenant_request_rate": 529}, "batch_url": "https://batch.example", "retry_after": {"min": "3s"}});
+    let mut setup = Setup::new(1, Wait::Unread).with("/reject", reject).with("/pools/0/max_prompt_tokens", json!(100));
+    setup.policy["tenants"]["slow"] = json!({"requests_per_minute": 1});
+    let rig = Rig::start(setup).await;
+    let first = rig.post("slow", &[], &chat(MODEL, 1, false)).await;
+    assert_eq!(
+        (first.status().as_u16(), &first.headers()["x-ratelimit-remaining-requests"]),
+        (200, &"0".parse().unwrap())
+    );
+    assert!(first.headers()["ratelimit-policy"].to_str().unwrap().contains(r#""requests";q=1;w=60"#));
+    let second = rig.post("slow", &[], &chat(MODEL, 1, false)).await;
+    assert_eq!(second.status().as_u16(), 529);
+    let advice: u64 = second.headers()["retry-after-ms"].to_str().unwrap().parse().unwrap();
+    assert!((3_000..=30_000).contains(&advice), "{advice}");
+
+    let anthropic = request_bytes("/v1/messages", &[("x-tenant-id", b"slow")], b"{}", true);
+    let answer = RawCaller::send(rig.address, &anthropic).await.read_until("}}").await;
+    assert!(answer.contains(r#"{"type":"error","error":{"type":"overloaded_error""#), "{answer}");
+    let long = json!({"model": MODEL, "messages": [{"role": "user", "content": "word ".repeat(400)}]});
+    let large = rig.post("acme", &[], &long).await;
+    assert_eq!(large.headers()["x-should-retry"], "false");
+    assert!(large.text().await.unwrap().contains("https://batch.example"));
+}
+
+/// A budget of tokens is charged with the estimate and settled with what the worker reports, plain and streamed.
+#[tokio::test]
+async fn budgets_of_tokens_are_settled_by_usage() {
+    for stream in [false, true] {
+        let setup = Setup::new(2, Wait::AtHeaders)
+            .with("/tenants", json!({"acme": {"tokens_per_minute": 1_000}}))
+            .with("/pools/0/expected_output_tokens", json!(20));
+        let rig = Rig::start(setup).await;
+        let mut body = chat(MODEL, 200, stream);
+        body["stream_options"] = json!({"include_usage": true});
+        for _ in 0..3 {
+            let answer = rig.post("acme", &[], &body).await;
+            assert_eq!(answer.status(), 200);
+            answer.bytes().await.unwrap();
+        }
+        rig.nothing_is_held().await;
+        let answer = rig.post("acme", &[], &chat(MODEL, 1, false)).await;
+        let left: u64 = answer.headers()["x-ratelimit-remaining-tokens"].to_str().unwrap().parse().unwrap();
+        // Three times 6 prompt and 200 output tokens by the worker's count, where 33 were estimated each time. What the
+        // minute earns back while the test runs is far less than the difference.
+        assert!((300..=700).contains(&left), "stream {stream}: {left}");
+    }
 }
 
 /// A body larger than the proxy may hold back is decided from what was seen, never turned into a 413 by the proxy.

@@ -26,8 +26,10 @@ fn held_by_epoch(state: &Value) -> Vec<(u64, u64)> {
 
 #[tokio::test]
 async fn a_trap_voids_what_its_vm_held_and_the_proxy_serves_on() {
-    for threads in [1, 2, 4] {
-        let mut setup = Setup::new(threads, Wait::Unread);
+    for (threads, wait) in
+        [(1, Wait::Unread), (2, Wait::Unread), (4, Wait::Unread), (2, Wait::AtHeaders), (2, Wait::BodyHeld)]
+    {
+        let mut setup = Setup::new(threads, wait);
         setup.trapping = true;
         let rig = Rig::start(setup).await;
         rig.worker.set_faults([Fault::Hang]);

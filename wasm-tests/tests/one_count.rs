@@ -36,33 +36,44 @@ macro_rules! in_every_way {
 
 in_every_way! {
     a_cap_of_four_is_never_exceeded => cap_of_four,
+    a_pool_of_four_is_never_exceeded => pool_of_four,
     callers_who_leave_take_nothing_along => callers_leave,
     workers_that_reset_take_nothing_along => workers_reset,
 }
 
-async fn in_threads(wait: Wait, test: impl AsyncFn(Rig)) {
+async fn in_threads(wait: Wait, test: impl AsyncFn(Setup)) {
     for threads in [1, 2, 4] {
-        test(Rig::start(Setup::new(threads, wait)).await).await;
+        test(Setup::new(threads, wait)).await;
     }
 }
 
+async fn cap_of_four(setup: Setup) {
+    never_a_fifth(setup, |_| "capped".to_owned(), "tenant_requests").await;
+}
+
+/// Callers of many tenants, who share nothing but the pool.
+async fn pool_of_four(setup: Setup) {
+    let setup = setup.with("/pools/0/max_in_flight", json!(4));
+    never_a_fifth(setup, |caller| format!("tenant-{caller}"), "pool_requests").await;
+}
+
 /// 200 callers at once, who come back until they are served. The worker counts how many it has at a time.
-async fn cap_of_four(rig: Rig) {
-    let rig = Arc::new(rig);
+async fn never_a_fifth(setup: Setup, tenant: impl Fn(u64) -> String, reason: &'static str) {
+    let rig = Arc::new(Rig::start(setup).await);
     let callers: Vec<_> = (0..200)
         .map(|caller| {
-            let rig = Arc::clone(&rig);
+            let (rig, tenant) = (Arc::clone(&rig), tenant(caller));
             tokio::spawn(async move {
                 let body = chat(MODEL, 4, caller % 2 == 0);
                 let mut refusals = 0;
                 loop {
-                    let answer = rig.post("capped", &[], &body).await;
+                    let answer = rig.post(&tenant, &[], &body).await;
                     match answer.status().as_u16() {
                         200 => {
                             answer.bytes().await.expect("a whole answer");
                             return refusals;
                         }
-                        429 => assert_eq!(answer.headers()["x-sluice-reason"], "tenant_requests"),
+                        429 => assert_eq!(answer.headers()["x-sluice-reason"], reason),
                         other => panic!("{other}: {}", answer.text().await.unwrap_or_default()),
                     }
                     refusals += 1;
@@ -83,7 +94,8 @@ async fn cap_of_four(rig: Rig) {
 }
 
 /// Callers hang up after the headers, amid the body, before the answer and amid the answer.
-async fn callers_leave(rig: Rig) {
+async fn callers_leave(setup: Setup) {
+    let rig = Rig::start(setup).await;
     let tenant: (&str, &[u8]) = ("x-tenant-id", b"capped");
     let body = chat(MODEL, 4_000, true).to_string();
     for sized in [true, false] {
@@ -94,6 +106,7 @@ async fn callers_leave(rig: Rig) {
             for _ in 0..3 {
                 callers.push(RawCaller::send(rig.address, &whole[..part]).await);
             }
+            rig.in_hand(3).await;
             if admitted {
                 for caller in &mut callers {
                     assert!(caller.read_until("data: ").await.contains("200 OK"));
@@ -128,7 +141,8 @@ async fn leave_before_the_answer(rig: &Rig, request: &[u8]) {
 }
 
 /// The worker breaks the connection before its answer and amid it.
-async fn workers_reset(rig: Rig) {
+async fn workers_reset(setup: Setup) {
+    let rig = Rig::start(setup).await;
     let body = chat(MODEL, 4, true).to_string();
     for place in ["before", "amid"] {
         let path = format!("/resetting/{place}{CHAT}");
