@@ -3,7 +3,11 @@
 //! [`root`] takes configurations and ticks, [`http`] governs requests, [`control`] serves the control listener. Only
 //! [`host`] and [`store`] call the proxy.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)]
-#![allow(missing_docs, reason = "the module exports the host's callbacks, not an API")]
+#![allow(
+    missing_docs,
+    rustdoc::private_intra_doc_links,
+    reason = "the module exports the host's callbacks, not an API"
+)]
 
 mod arrival;
 mod control;

@@ -141,6 +141,21 @@ mod tests {
     }
 
     #[test]
+    fn the_proxy_can_hold_what_the_filter_may_hold_and_one_read_more() {
+        let mut bootstrap = document(&shipped("envoy.yaml")).unwrap();
+        let listeners = &mut bootstrap["static_resources"]["listeners"];
+        let read = named(listeners, "public").unwrap()["per_connection_buffer_limit_bytes"].as_u64().unwrap();
+        let least = policy("envoy.yaml").hold_limit + read;
+        let manager = http_manager(&mut bootstrap, "public").unwrap();
+        let route = &manager["route_config"]["virtual_hosts"][0]["routes"][0];
+        assert!(route["request_body_buffer_limit"].as_u64().unwrap() >= least);
+        let istio = documents(&shipped("istio.yaml")).unwrap();
+        let patch = istio.iter().find(|document| document["metadata"]["name"] == "sluice-body-buffer").unwrap();
+        let value = &patch["spec"]["configPatches"][0]["patch"]["value"];
+        assert!(value["request_body_buffer_limit"].as_u64().unwrap() >= least);
+    }
+
+    #[test]
     fn the_sidecar_takes_its_shipped_configuration_and_knows_the_same_pool_and_workers() {
         let text = std::fs::read_to_string(shipped("sidecar.yaml")).unwrap();
         let sidecar = host_sidecar::Config::parse(&text).unwrap();

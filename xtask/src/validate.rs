@@ -63,6 +63,12 @@ fn with_envoy_filters(mut bootstrap: Value, documents: &[Value]) -> Result<Value
                 (Some("NETWORK_FILTER"), Some("MERGE")) => {
                     config::merge(config::http_manager(&mut bootstrap, "public")?, &value["typed_config"]);
                 }
+                (Some("HTTP_ROUTE"), Some("MERGE")) => {
+                    let manager = config::http_manager(&mut bootstrap, "public")?;
+                    let routes = manager.pointer_mut("/route_config/virtual_hosts/0/routes");
+                    let routes = routes.and_then(Value::as_array_mut).context("the bootstrap has no routes")?;
+                    routes.iter_mut().for_each(|route| config::merge(route, value));
+                }
                 (to, how) => bail!("an EnvoyFilter that applies to {to:?} by {how:?} is not validated yet"),
             }
         }
