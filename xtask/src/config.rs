@@ -125,6 +125,18 @@ mod tests {
     }
 
     #[test]
+    fn the_filter_takes_the_configurations_in_the_readme() {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
+        let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+        let configs: Vec<String> =
+            blocks.flat_map(|block| plugin_configs(&serde_norway::from_str(block).unwrap())).collect();
+        let policies: Vec<String> =
+            configs.iter().map(|config| format!("{:?}", Plugin::parse(config.as_bytes()).unwrap())).collect();
+        assert_eq!(policies.len(), 2);
+        assert_eq!(policies[0], policies[1], "plain Envoy and Istio say the same");
+    }
+
+    #[test]
     fn all_forms_ship_the_same_policy() {
         let envoy = format!("{:?}", policy("envoy.yaml"));
         assert_eq!(envoy, format!("{:?}", policy("ecds/sluice.yaml")));
