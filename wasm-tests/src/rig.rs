@@ -9,11 +9,11 @@ use bench::envoy::{Envoy, Options};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use worker_sim::{Config, Worker};
+use worker_sim::{Config, Fault, Worker};
 
 use crate::artefacts;
 use crate::bootstrap::{self, PLUGIN, Plugin};
-use crate::caller::CHAT;
+use crate::caller::{CHAT, RawCaller, chat, request_bytes};
 use crate::resetter::Resetter;
 
 /// Longest wait for a condition; far beyond what any takes on a loaded machine.
@@ -227,6 +227,24 @@ impl Rig {
         let state = self.state().await;
         let requests = |held: &Value| held["requests"].as_u64().unwrap_or(0);
         (requests(&state["pools"]["main"]["held"]), requests(&state["tenants"]["capped"]))
+    }
+
+    /// Makes the worker hang and has it hold so many requests of a tenant, until the callers are dropped.
+    pub async fn hold(&self, tenant: &str, count: u64) -> Vec<RawCaller> {
+        self.worker.set_faults([Fault::Hang]);
+        let body = chat(MODEL, 32, false).to_string();
+        let request = request_bytes(CHAT, &[("x-tenant-id", tenant.as_bytes())], body.as_bytes(), true);
+        let mut callers = Vec::new();
+        for _ in 0..count {
+            callers.push(RawCaller::send(self.address, &request).await);
+        }
+        // Each needs three blocks of 16 tokens once it has been read.
+        eventually("all are held, as read", async || {
+            let held = self.state().await["pools"]["main"]["held"].clone();
+            (held["requests"] == count && held["blocks"] == 3 * count).then_some(()).ok_or(held.to_string())
+        })
+        .await;
+        callers
     }
 
     /// Waits until the proxy has so many requests of the listener under test in hand.

@@ -84,14 +84,7 @@ async fn a_refusal_explains_itself_in_the_apis_own_shape() {
     let measured = error["limit"]["measured"].as_u64().unwrap();
     assert!(error["message"].as_str().unwrap().contains(&measured.to_string()), "{error}");
 
-    rig.worker.set_faults([Fault::Hang]);
-    let body = chat(MODEL, 1, false).to_string();
-    let request = request_bytes(CHAT, &[("x-tenant-id", b"capped")], body.as_bytes(), true);
-    let mut holders = Vec::new();
-    for _ in 0..4 {
-        holders.push(RawCaller::send(rig.address, &request).await);
-    }
-    eventually("four are held", async || (rig.held().await == (4, 4)).then_some(()).ok_or_else(String::new)).await;
+    let _holders = rig.hold("capped", 4).await;
     let answer = rig.post("capped", &[], &chat(MODEL, 1, false)).await;
     assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &"1".parse().unwrap()));
     let error = answer.json::<Value>().await.unwrap()["error"].clone();

@@ -2,9 +2,8 @@
 #![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
-use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
+use wasm_tests::caller::{RawCaller, chat, request_bytes};
 use wasm_tests::rig::{MODEL, Rig, Setup, TOKEN, Wait, eventually};
-use worker_sim::Fault;
 
 const VIEW: &str = "/sluice/v1/view";
 const STATE: &str = "/sluice/v1/state";
@@ -123,30 +122,13 @@ async fn the_cap_for_each_worker_follows_the_view() {
     let rig = Rig::start(setup).await;
     assert_eq!(reason(&rig).await, (503, "stale_view".to_owned()), "no view, no number of workers");
     push(&rig, 1, workers(&[worker("up", false, 100), worker("up", false, 100)])).await;
-    let holders = hold(&rig, 4).await;
+    let holders = rig.hold("acme", 4).await;
     assert_eq!(reason(&rig).await, (429, "pool_requests".to_owned()));
     push(&rig, 2, workers(&vec![worker("up", false, 100); 3])).await;
     rig.worker.set_faults([]);
     assert_eq!(reason(&rig).await.0, 200);
     drop(holders);
     rig.nothing_is_held().await;
-}
-
-/// Holds so many requests in the worker.
-async fn hold(rig: &Rig, count: u64) -> Vec<RawCaller> {
-    rig.worker.set_faults([Fault::Hang]);
-    let body = chat(MODEL, 32, false).to_string();
-    let request = request_bytes(CHAT, &[], body.as_bytes(), true);
-    let mut callers = Vec::new();
-    for _ in 0..count {
-        callers.push(RawCaller::send(rig.address, &request).await);
-    }
-    eventually("all are held, as read", async || {
-        let held = rig.state().await["pools"]["main"]["held"].clone();
-        (held["requests"] == count && held["blocks"] == 3 * count).then_some(()).ok_or(held.to_string())
-    })
-    .await;
-    callers
 }
 
 /// What was admitted since the scrape counts against the free blocks; the next scrape has seen it.
@@ -157,7 +139,7 @@ async fn in_flight_credit_is_retired_by_sequence() {
     let pool = |admitted: Value| json!({"admitted": admitted, "workers": [worker("up", false, 19)]});
     push(&rig, 1, pool(json!({"requests": 0, "blocks": 0}))).await;
     // 19 free blocks less 10 of headroom: three requests of 3 blocks each.
-    let holders = hold(&rig, 3).await;
+    let holders = rig.hold("acme", 3).await;
     assert_eq!(reason(&rig).await, (429, "kv_blocks".to_owned()));
 
     let (_, answer) = rig.push_view(7, 2, pool(json!({"requests": 0, "blocks": 0}))).await;

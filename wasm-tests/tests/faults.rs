@@ -132,14 +132,7 @@ fn ordinary() -> Vec<u8> {
 #[tokio::test]
 async fn a_new_configuration_keeps_counts() {
     let mut rig = Rig::start(Setup::new(2, Wait::Unread)).await;
-    rig.worker.set_faults([Fault::Hang]);
-    let body = chat(MODEL, 1, false).to_string();
-    let request = request_bytes(CHAT, &[("x-tenant-id", b"capped")], body.as_bytes(), true);
-    let mut holders = Vec::new();
-    for _ in 0..4 {
-        holders.push(RawCaller::send(rig.address, &request).await);
-    }
-    eventually("four are held", async || (rig.held().await == (4, 4)).then_some(()).ok_or_else(String::new)).await;
+    let holders = rig.hold("capped", 4).await;
     rig.reconfigure(|policy| policy["tenants"]["capped"]["max_in_flight"] = json!(2));
     eventually("the lower cap is said", async || {
         let answer = rig.post("capped", &[], &chat(MODEL, 1, false)).await;
