@@ -1,5 +1,6 @@
 //! A request's headers: what they say, what is taken off, what is put on.
 
+use admission_core::hash;
 use admission_core::identity::Source;
 use admission_core::intake::Arrival;
 use admission_core::policy::{Lane, Policy, Pool};
@@ -20,6 +21,9 @@ const ENDPOINT_HEADERS: [&str; 3] = [
     "x-gateway-destination-endpoint-subset",
 ];
 
+/// Longest name of a tenant that is told to workers as it is, in bytes.
+const LONGEST_TENANT: usize = 128;
+
 /// Reads the current request's headers; they cannot be read again later.
 pub fn read(policy: &Policy) -> Arrival {
     let named = policy.tenant_sources.iter().find_map(tenant);
@@ -27,7 +31,7 @@ pub fn read(policy: &Policy) -> Arrival {
     Arrival {
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
         asked_lane: policy.lane_header.as_ref().and_then(|header| host::request_header_text(header)),
-        api: Api::of_path(&host::request_header_text(":path").unwrap_or_default()),
+        api: Api::of_path(&String::from_utf8_lossy(&host::request_header(":path").unwrap_or_default())),
         body_bytes: host::request_header_text("content-length").and_then(|length| length.parse().ok()),
         encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
     }
@@ -52,7 +56,11 @@ fn tenant_name(value: &[u8]) -> Option<String> {
     let value = value.trim_ascii();
     let plain = str::from_utf8(value).ok().filter(|text| !text.chars().any(char::is_control));
     let name = plain.map_or_else(|| value.escape_ascii().to_string(), str::to_owned);
-    (!name.is_empty()).then_some(name)
+    match name.char_indices().find(|(end, _)| *end >= LONGEST_TENANT) {
+        // The rest still tells one tenant from another.
+        Some((end, _)) => Some(format!("{}#{:016x}", name.get(..end)?, hash::stable(value))),
+        None => (!name.is_empty()).then_some(name),
+    }
 }
 
 /// Whether the request asks for another protocol. Only by GET: workers take a POST for what its path says, whatever

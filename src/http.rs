@@ -27,6 +27,7 @@ pub struct Exchange {
     /// Only where a budget of tokens is to be settled.
     usage: Option<UsageReader>,
     answered: bool,
+    /// The worker's answer is an error.
     failed: bool,
 }
 
@@ -127,20 +128,23 @@ impl Exchange {
         self.instance.metrics.count(pool, &arrival.lane(&self.policy).name, refused.reason.label());
         let answer = answer::refusal(refused, arrival.api, &self.policy.reject, host::dice());
         host::respond(&answer);
-        self.failed = true;
-        self.release();
+        self.release_as(Usage::Refused);
         self.phase = Phase::Refused;
         Action::Pause
     }
 
     /// Gives back what the request holds. Whatever ends it comes here at least once, and only the first time counts.
     fn release(&mut self) {
+        let usage = match (self.usage.as_ref().and_then(UsageReader::usage), self.failed) {
+            (Some(usage), _) => Usage::Reported(usage.total()),
+            (None, true) => Usage::Nothing,
+            (None, false) => Usage::AsEstimated,
+        };
+        self.release_as(usage);
+    }
+
+    fn release_as(&mut self, usage: Usage) {
         if let Some(lease) = self.lease.take() {
-            let usage = match (self.usage.as_ref().and_then(UsageReader::usage), self.failed) {
-                (Some(usage), _) => Usage::Reported(usage.total()),
-                (None, true) => Usage::Nothing,
-                (None, false) => Usage::AsEstimated,
-            };
             self.instance.vm.borrow_mut().release(&SharedData, lease, usage, host::now());
         }
     }

@@ -23,8 +23,8 @@ mod tests;
 pub struct Ask {
     /// Estimated prompt, over all of its prompts.
     pub prompt: Tokens,
-    /// How many prompts that is, at least 1.
-    pub prompts: u64,
+    /// The longest of them.
+    pub longest_prompt: Tokens,
     /// Expected output, over all of its sequences.
     pub output: Tokens,
     /// The most output one sequence may have by the request's own word.
@@ -53,11 +53,6 @@ impl Ask {
 
     fn tokens(&self) -> Tokens {
         self.prompt.plus(self.output).min(MOST_TOKENS)
-    }
-
-    /// Of several prompts one is at least as long as their mean: what is certain of the longest.
-    fn longest_prompt(&self) -> Tokens {
-        Tokens(self.prompt.0.div_ceil(self.prompts.max(1)))
     }
 
     /// A guess cut down to what a request that fits could be at most; what was read stays as it is. So a request that
@@ -115,22 +110,24 @@ pub fn decide(
     within_tenant_caps(amount, rules, held)?;
     some_worker_is_free(sight, rules, held)?;
     within_pool_caps(amount, sight, rules, held)?;
-    fits_free_blocks(amount.blocks, ask.prompt_read, sight, rules, held)
+    fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), sight, rules, held)
 }
 
-/// Whether a request that was let in by a guess may go on, now that it is known to need so much more.
+/// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all.
 ///
 /// # Errors
 /// Its tenant would hold too many tokens, or the blocks do not fit.
 pub fn may_grow(
     by: Amount,
+    whole: Blocks,
     rules: Rules<'_>,
     view: Option<&ViewSummary>,
     held: Held<'_>,
     now: Time,
 ) -> Result<(), Refusal> {
     within_tenant_caps(by, rules, held)?;
-    fits_free_blocks(by.blocks, true, Sight::of(view, rules.pool, now), rules, held)
+    let sight = Sight::of(view, rules.pool, now);
+    fits_free_blocks(by.blocks, Some(whole), sight, rules, held)
 }
 
 /// Whether a request of this size could ever be served; what was not read proves nothing.
@@ -141,7 +138,7 @@ pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool) -> Result<(), Refusal>
     if !ask.prompt_read {
         return Ok(());
     }
-    let prompt = ask.longest_prompt();
+    let prompt = ask.longest_prompt;
     let at_its_limit = prompt.plus(ask.output_limit.unwrap_or_default());
     let caps = [
         (&pool.max_prompt_tokens, prompt, "prompt tokens"),
@@ -285,10 +282,11 @@ fn within_pool_caps(amount: Amount, sight: Sight<'_>, rules: Rules<'_>, held: He
     within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain)
 }
 
-/// Free blocks as scraped, less the headroom, less what was admitted since that scrape and is still held.
+/// Free blocks as scraped, less the headroom, less what was admitted since that scrape and is still held. `whole` is all
+/// that the request needs, where that is certain.
 fn fits_free_blocks(
     needed: Blocks,
-    certain: bool,
+    whole: Option<Blocks>,
     sight: Sight<'_>,
     rules: Rules<'_>,
     held: Held<'_>,
@@ -297,12 +295,14 @@ fn fits_free_blocks(
     let Some(kv) = view.kv else { return Ok(()) };
     let kept_back = Blocks((kv.total.0 as f64 * headroom.share).ceil() as u64);
     let most = kv.total.0.saturating_sub(kept_back.0);
-    let refuse = |reason, allowed, retry| {
-        let limit = Limit { knob: Arc::clone(&headroom.knob), measured: needed.0, allowed, unit: "KV blocks" };
+    let refuse = |reason, measured, allowed, retry| {
+        let limit = Limit { knob: Arc::clone(&headroom.knob), measured, allowed, unit: "KV blocks" };
         Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry })
     };
-    if certain && needed.0 > most {
-        return refuse(Reason::Oversize, most, Retry::Never);
+    if let Some(Blocks(whole)) = whole
+        && whole > most
+    {
+        return refuse(Reason::Oversize, whole, most, Retry::Never);
     }
     // A proxy that was restarted has admitted less than the view says; nothing that it holds has been scraped then.
     let held_now = held.pool.held(held.members).blocks.0;
@@ -311,7 +311,7 @@ fn fits_free_blocks(
     if needed.0.min(most) <= free {
         return Ok(());
     }
-    refuse(Reason::KvBlocks, free, advice(Some(held.pool.drain()), 1))
+    refuse(Reason::KvBlocks, needed.0, free, advice(Some(held.pool.drain()), 1))
 }
 
 fn within(cap: &Cap, with_this: u64, unit: &'static str, reason: Reason, drain: &Drain) -> Result<(), Refusal> {

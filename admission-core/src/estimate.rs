@@ -44,7 +44,7 @@ pub fn from_size(body_bytes: u64, api: Api, pool: &Pool) -> Ask {
         Api::Chat | Api::Completions | Api::Messages | Api::Other => pool.expected_output,
     };
     let prompt = Tokens(body_bytes.div_ceil(BYTES_PER_TOKEN));
-    Ask { prompt, prompts: 1, output, output_limit: None, prompt_read: false }
+    Ask { prompt, longest_prompt: prompt, output, output_limit: None, prompt_read: false }
 }
 
 /// The ask of a request whose body was read to its end.
@@ -53,7 +53,9 @@ pub fn from_body(facts: &Facts, api: Api, pool: &Pool) -> Ask {
     let output_limit = facts.max_tokens.map(Tokens);
     let each = output_limit.map_or(pool.expected_output, |limit| limit.min(pool.expected_output));
     let output = Tokens(each.0.saturating_mul(facts.sequences.max(1)));
-    Ask { prompt: prompt(facts, api), prompts: facts.prompts, output, output_limit, prompt_read: true }
+    let prompt = prompt(facts, api);
+    let longest_prompt = facts.longest_prompt.unwrap_or(prompt);
+    Ask { prompt, longest_prompt, output, output_limit, prompt_read: true }
 }
 
 /// The ask of a request whose body of `body_bytes` was read in part: the rest is taken for text of

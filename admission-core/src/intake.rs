@@ -77,6 +77,7 @@ pub struct Intake {
     pool: Option<Arc<Pool>>,
     admitted: bool,
     ended: bool,
+    first_byte: Option<u8>,
     hold_limit: u64,
 }
 
@@ -98,6 +99,7 @@ impl Intake {
             pool,
             admitted: false,
             ended: false,
+            first_byte: None,
             hold_limit: policy.hold_limit,
         }
     }
@@ -159,6 +161,7 @@ impl Intake {
         if self.ended {
             return Next::GoOn;
         }
+        self.first_byte = self.first_byte.or(bytes.first().copied());
         self.scanner.feed(bytes);
         let end = end || self.arrival.body_bytes.is_some_and(|size| self.scanner.bytes() >= size);
         self.ended = end;
@@ -168,11 +171,11 @@ impl Intake {
         if self.admitted { self.after_admission(policy) } else { self.before_decision(policy) }
     }
 
-    /// Whether what was read so far can be taken for the request that its path says. Encodings are told by headers, which
-    /// workers may ignore: what reads as JSON is read.
+    /// Whether the body is to be read as the request that its path says. Encodings are told by headers, which workers may
+    /// ignore: only what begins as gzip or zstd does is taken for compressed, since no worker could take that for JSON.
     fn readable(&self) -> bool {
-        let encoded = self.arrival.encoded && self.scanner.broken().is_some();
-        matches!(self.arrival.api, Api::Chat | Api::Completions) && !encoded
+        let compressed = self.arrival.encoded && matches!(self.first_byte, Some(0x1f | 0x28));
+        matches!(self.arrival.api, Api::Chat | Api::Completions) && !compressed
     }
 
     fn malformed(&mut self) -> Option<Refusal> {

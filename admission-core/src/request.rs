@@ -7,6 +7,9 @@ use std::fmt;
 
 use text::Classes;
 
+use crate::units::Tokens;
+
+mod literal;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -14,7 +17,7 @@ pub mod text;
 
 pub use scan::Scanner;
 
-/// Deepest nesting read. Deeper bodies are refused: engines' own parsers give up at about the same depth.
+/// Deepest nesting read. Deeper bodies are refused: no real request comes near it.
 pub const MAX_DEPTH: u32 = 127;
 
 /// Longest model name kept, in bytes; a longer one names no model.
@@ -81,8 +84,8 @@ pub struct Facts {
     pub token_ids: u64,
     /// Entries of `messages`.
     pub messages: u64,
-    /// Entries of `prompt`, where it is a list of prompts; else 1.
-    pub prompts: u64,
+    /// The longest of several prompts.
+    pub longest_prompt: Option<Tokens>,
     /// Answers asked for: prompts × the larger of `n` and `best_of`.
     pub sequences: u64,
 }

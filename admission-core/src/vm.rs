@@ -59,8 +59,9 @@ struct Lease {
     lane: LaneKey,
     amount: Amount,
     block_size: u32,
-    /// Of its tenant, as they were when it was admitted.
-    rates: Arc<Rates>,
+    /// Of its tenant and of its pool, as they were when it was admitted.
+    tenant_rates: Arc<Rates>,
+    pool_rates: Arc<Rates>,
     /// What was spent from them.
     cost: Cost,
 }
@@ -98,8 +99,10 @@ pub enum Usage {
     AsEstimated,
     /// So many prompt and output tokens.
     Reported(Tokens),
-    /// Nothing: its worker did not serve it.
+    /// No tokens: its worker did not serve it.
     Nothing,
+    /// It was refused after all, which burns nothing.
+    Refused,
 }
 
 /// A request that was let in.
@@ -204,7 +207,8 @@ impl Vm {
             lane,
             amount,
             block_size: rules.pool.block_size,
-            rates: Arc::clone(&rules.tenant.rates),
+            tenant_rates: Arc::clone(&rules.tenant.rates),
+            pool_rates: Arc::clone(&rules.pool.rates),
             cost,
         };
         match claim.charge(store, &self.members, holder, judge, now) {
@@ -233,12 +237,11 @@ impl Vm {
         let (before, after) = (lease.amount, ask.amount(lease.block_size));
         let cost = Cost { tokens: after.tokens, ..lease.cost };
         if after.tokens < before.tokens {
-            let budget = Settlement::between(&lease.rates, lease.cost, cost);
-            self.change_both(store, &lease, (Kind::Refund, before.minus(after)), budget, now);
+            self.change_both(store, &lease, (Kind::Refund, before.minus(after)), cost, now);
         } else if after.tokens > before.tokens {
             lease.amount = after.minus(before);
             lease.cost = cost.beyond(lease.cost);
-            self.grow(store, &lease, rules, now)?;
+            self.grow(store, &lease, after, rules, now)?;
         }
         if let Some(lease) = self.leases.get_mut(&id) {
             (lease.amount, lease.cost) = (after, cost);
@@ -247,13 +250,20 @@ impl Vm {
     }
 
     /// Charges what a lease needs beyond what it holds.
-    fn grow(&mut self, store: &impl Store, more: &Lease, rules: Rules<'_>, now: Time) -> Result<(), Refusal> {
+    fn grow(
+        &mut self,
+        store: &impl Store,
+        more: &Lease,
+        whole: Amount,
+        rules: Rules<'_>,
+        now: Time,
+    ) -> Result<(), Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
         let Lease { tenant_key, lane, amount, cost, .. } = more;
         let (lane, amount, cost) = (*lane, *amount, *cost);
-        let claim = Claim { tenant_key, tenant_rates: &more.rates, pool: rules.pool, lane, amount, cost };
+        let claim = Claim { tenant_key, tenant_rates: &more.tenant_rates, pool: rules.pool, lane, amount, cost };
         let view = view_of(store, rules.pool);
-        let judge = |held: Held<'_>| may_grow(amount, rules, view.as_ref(), held, now);
+        let judge = |held: Held<'_>| may_grow(amount, whole.blocks, rules, view.as_ref(), held, now);
         claim.charge(store, &self.members, holder, judge, now).map(|_| ()).map_err(|denied| {
             self.undo(store, &denied, more, holder, now);
             denied.refusal
@@ -262,8 +272,8 @@ impl Vm {
 
     fn undo(&mut self, store: &impl Store, denied: &Denied, lease: &Lease, holder: Holder, now: Time) {
         if denied.tenant_charged {
-            let Lease { tenant_key, lane, amount, rates, cost, .. } = lease.clone();
-            let budget = Some(Settlement::between(&rates, cost, Cost::default()));
+            let Lease { tenant_key, lane, amount, tenant_rates, cost, .. } = lease.clone();
+            let budget = Some(Settlement::between(&tenant_rates, cost, Cost::default()));
             self.change(store, Change { key: tenant_key, holder, lane, amount, kind: Kind::Refund, budget }, now);
         }
     }
@@ -271,13 +281,13 @@ impl Vm {
     /// Gives back what a lease holds and settles its budgets, once; a second call does nothing.
     pub fn release(&mut self, store: &impl Store, id: LeaseId, usage: Usage, now: Time) {
         let Some(lease) = self.leases.remove(&id) else { return };
-        let tokens = match usage {
-            Usage::AsEstimated => lease.cost.tokens,
-            Usage::Reported(tokens) => tokens,
-            Usage::Nothing => Tokens(0),
+        let cost = match usage {
+            Usage::AsEstimated => lease.cost,
+            Usage::Reported(tokens) => Cost { tokens, ..lease.cost },
+            Usage::Nothing => Cost { tokens: Tokens(0), ..lease.cost },
+            Usage::Refused => Cost::default(),
         };
-        let budget = Settlement::between(&lease.rates, lease.cost, Cost { tokens, ..lease.cost });
-        self.change_both(store, &lease, (Kind::Release, lease.amount), budget, now);
+        self.change_both(store, &lease, (Kind::Release, lease.amount), cost, now);
     }
 
     /// Says that this VM lives, declares dead who has been silent too long, and tries again what others were faster at.
@@ -384,18 +394,13 @@ impl Vm {
         id
     }
 
-    fn change_both(
-        &mut self,
-        store: &impl Store,
-        lease: &Lease,
-        (kind, amount): (Kind, Amount),
-        budget: Settlement,
-        now: Time,
-    ) {
-        let Some(holder) = self.holder else { return };
+    /// Changes what a lease holds in both records, and what it has cost to `cost`.
+    fn change_both(&mut self, store: &impl Store, lease: &Lease, change: (Kind, Amount), cost: Cost, now: Time) {
+        let (Some(holder), (kind, amount), lane) = (self.holder, change, lease.lane) else { return };
         // The pool first: what it frees is what others wait for.
-        for (key, budget) in [(&lease.pool_key, None), (&lease.tenant_key, Some(budget))] {
-            self.change(store, Change { key: Rc::clone(key), holder, lane: lease.lane, amount, kind, budget }, now);
+        for (key, rates) in [(&lease.pool_key, &lease.pool_rates), (&lease.tenant_key, &lease.tenant_rates)] {
+            let budget = Some(Settlement::between(rates, lease.cost, cost));
+            self.change(store, Change { key: Rc::clone(key), holder, lane, amount, kind, budget }, now);
         }
     }
 

@@ -51,15 +51,14 @@ impl Envoy {
             .arg(&bootstrap)
             .arg("--admin-address-path")
             .arg(&admin_file)
-            .arg("--log-path")
-            .arg(folder.path().join("log"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(folder.path().join("stderr"))?)
+            // Written at once, where a log file of Envoy's own would be flushed every ten seconds.
+            .stderr(std::fs::File::create(folder.path().join("log"))?)
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {}", options.program.display()))?;
-        let mut envoy = Self { child, admin: String::new(), folder, client: reqwest::Client::new() };
+        let mut envoy = Self { child, admin: String::new(), folder, client: direct_client()? };
         envoy.wait_until_ready(&admin_file).await?;
         Ok(envoy)
     }
@@ -138,12 +137,6 @@ impl Envoy {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    /// Process id.
-    #[must_use]
-    pub fn id(&self) -> Option<u32> {
-        self.child.id()
-    }
-
     /// Stops Envoy and waits until it is gone.
     ///
     /// # Errors
@@ -157,9 +150,16 @@ impl Envoy {
     }
 
     fn log_end(&self) -> String {
-        let stderr = std::fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default();
         let log = self.log();
-        let lines: Vec<&str> = log.lines().chain(stderr.lines()).collect();
+        let lines: Vec<&str> = log.lines().collect();
         lines.get(lines.len().saturating_sub(30)..).unwrap_or_default().join("\n")
     }
+}
+
+/// A client that goes to loopback itself, whatever proxy the environment names.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn direct_client() -> Result<reqwest::Client> {
+    reqwest::Client::builder().no_proxy().build().context("cannot make an HTTP client")
 }

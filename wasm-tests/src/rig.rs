@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bench::envoy::{Envoy, Options};
+use bench::envoy::{Envoy, Options, direct_client};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -105,7 +105,8 @@ pub struct Rig {
     version: u32,
     folder: TempDir,
     client: reqwest::Client,
-    _resetter: Resetter,
+    /// The worker that resets its connections.
+    pub resetter: Resetter,
 }
 
 impl Rig {
@@ -148,20 +149,8 @@ impl Rig {
         let listener = async |name| envoy.listener(name).await.expect("a listener");
         let (address, neighbour) = (listener("public").await, listener("neighbour").await);
         let control = listener("control").await;
-        let client = reqwest::Client::new();
-        Self {
-            envoy,
-            worker,
-            address,
-            neighbour,
-            control,
-            setup,
-            code,
-            version: 1,
-            folder,
-            client,
-            _resetter: resetter,
-        }
+        let client = direct_client().expect("a client");
+        Self { envoy, worker, address, neighbour, control, setup, code, version: 1, folder, client, resetter }
     }
 
     /// Replaces the filter's policy while it runs, as a control plane would: by an atomic rename.

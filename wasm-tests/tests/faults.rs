@@ -55,10 +55,10 @@ async fn a_trap_voids_what_its_vm_held_and_the_proxy_serves_on() {
 
         eventually("the dead VM's holdings are void", async || {
             let state = rig.state_if_served().await?;
-            let dead: Vec<u64> = epochs(&before).difference(&epochs(&state)).copied().collect();
-            let mut expected = held_by_epoch(&before);
-            expected.retain(|(epoch, _)| !dead.contains(epoch));
-            let done = dead.len() == 1 && held_by_epoch(&state) == expected;
+            let sum = |held: &[(u64, u64)]| held.iter().map(|(_, requests)| requests).sum::<u64>();
+            let (was, now) = (held_by_epoch(&before), sum(&held_by_epoch(&state)));
+            // A live VM that stalls meanwhile comes back under another epoch, with all that it holds.
+            let done = was.iter().any(|(epoch, held)| !epochs(&state).contains(epoch) && now == sum(&was) - held);
             done.then_some(()).ok_or(format!("{before}\n{state}"))
         })
         .await;
@@ -74,7 +74,7 @@ async fn a_trap_voids_what_its_vm_held_and_the_proxy_serves_on() {
         .await;
         drop(holders);
         rig.nothing_is_held().await;
-        assert_eq!(rig.envoy.stat("wasm.sluice.vm_reload_success").await.unwrap(), 1);
+        assert!(rig.envoy.stat("wasm.sluice.vm_reload_success").await.unwrap() >= 1);
     }
 }
 

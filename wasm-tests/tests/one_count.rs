@@ -87,8 +87,9 @@ async fn never_a_fifth(setup: Setup, tenant: impl Fn(u64) -> String, reason: &'s
         refusals += caller.await.expect("a caller");
     }
     let stats = rig.worker.stats();
-    assert_eq!((stats.requests, stats.peak_in_server), (200, 4), "{refusals} refusals");
-    assert!(refusals > 0);
+    assert_eq!(stats.requests, 200);
+    assert!(stats.peak_in_server <= 4, "{} at once", stats.peak_in_server);
+    assert!(refusals > 0, "nobody was ever too many");
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }
@@ -148,8 +149,13 @@ async fn workers_reset(setup: Setup) {
         let path = format!("/resetting/{place}{CHAT}");
         for _ in 0..8 {
             let request = request_bytes(&path, &[("x-tenant-id", b"capped")], body.as_bytes(), true);
-            let status = RawCaller::send(rig.address, &request).await.status().await;
+            let mut caller = RawCaller::send(rig.address, &request).await;
+            let status = caller.status().await;
             assert_eq!(status, Some(if place == "amid" { 200 } else { 503 }));
+            if place == "amid" {
+                rig.resetter.reset_stream();
+                caller.read_until("no such text").await;
+            }
         }
     }
     rig.nothing_is_held().await;

@@ -65,7 +65,7 @@ impl Picture {
 fn ask(prompt: u64, output: u64) -> Ask {
     Ask {
         prompt: Tokens(prompt),
-        prompts: 1,
+        longest_prompt: Tokens(prompt),
         output: Tokens(output),
         output_limit: Some(Tokens(output)),
         prompt_read: true,
@@ -102,7 +102,13 @@ fn a_guess_is_cut_down_to_what_could_fit() {
         let cut = ask.at_most_what_fits(limits, pool);
         (cut.prompt, cut.output)
     };
-    let guess = Ask { prompt: Tokens(5_000), prompts: 1, output: Tokens(100), output_limit: None, prompt_read: false };
+    let guess = Ask {
+        prompt: Tokens(5_000),
+        longest_prompt: Tokens(5_000),
+        output: Tokens(100),
+        output_limit: None,
+        prompt_read: false,
+    };
     assert_eq!(cut(guess), (Tokens(550), Tokens(100)));
     assert_eq!(picture.decide(&guess.at_most_what_fits(limits, pool)), Ok(()));
     assert_eq!(cut(Ask { output: Tokens(990), ..guess }), (Tokens(0), Tokens(650)));
@@ -113,8 +119,13 @@ fn a_guess_is_cut_down_to_what_could_fit() {
 fn absurd_asks_leave_what_others_hold_alone() {
     let mut picture = picture(r#""max_in_flight": 99"#);
     picture.hold_in_pool(1, 160);
-    let absurd =
-        Ask { prompt: Tokens(u64::MAX), prompts: 1, output: Tokens(u64::MAX), output_limit: None, prompt_read: true };
+    let absurd = Ask {
+        prompt: Tokens(u64::MAX),
+        longest_prompt: Tokens(5_000),
+        output: Tokens(u64::MAX),
+        output_limit: None,
+        prompt_read: true,
+    };
     let amount = absurd.amount(1);
     for _ in 0..1_000 {
         picture.pool.charge(&picture.members, picture.holder, LANE, amount);
@@ -212,11 +223,11 @@ fn a_restarted_proxy_counts_all_it_holds_until_the_next_scrape() {
 }
 
 #[test]
-fn of_several_prompts_only_their_mean_is_certain_to_be_too_long() {
+fn of_several_prompts_the_longest_must_fit() {
     let picture = picture(r#""max_in_flight": 9, "max_model_len": 100, "max_prompt_tokens": 90"#);
-    let batch = Ask { prompts: 10, ..ask(900, 10) };
+    let batch = Ask { longest_prompt: Tokens(90), ..ask(900, 10) };
     assert_eq!(picture.decide(&batch), Ok(()));
-    assert_eq!(picture.refusal(&Ask { prompt: Tokens(901), ..batch }), (Reason::Oversize, 91, 90));
+    assert_eq!(picture.refusal(&Ask { longest_prompt: Tokens(91), ..batch }), (Reason::Oversize, 91, 90));
 }
 
 #[test]
@@ -228,9 +239,10 @@ fn growth_is_held_against_tokens_and_blocks_but_not_against_requests() {
     let held = Held { tenant: &picture.tenant, pool: &picture.pool, members: &picture.members };
     let grow = |tokens, blocks| {
         let by = Amount { requests: 0, tokens: Tokens(tokens), blocks: Blocks(blocks) };
-        may_grow(by, rules, picture.view.as_ref(), held, NOW).err().map(|refusal| refusal.reason)
+        may_grow(by, Blocks(blocks + 40), rules, picture.view.as_ref(), held, NOW).err().map(|refusal| refusal.reason)
     };
     assert_eq!((grow(100, 1), grow(101, 1), grow(1, 51)), (None, Some(Reason::TenantTokens), Some(Reason::KvBlocks)));
+    assert_eq!(grow(1, 61), Some(Reason::Oversize), "101 of 100 blocks in all");
 }
 
 #[test]

@@ -156,6 +156,17 @@ fn json_that_claims_to_be_encoded_is_read_all_the_same() {
 }
 
 #[test]
+fn what_claims_to_be_encoded_and_is_neither_json_nor_compressed_is_malformed() {
+    let policy = policy(ONE_POOL, false);
+    let utf16: Vec<u8> = r#"{"prompt": "x"}"#.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for body in [&utf16[..], b"\xef\xbb\xbf{}", br#"{"a": "#] {
+        let arrival = Arrival { tenant: "t".into(), asked_lane: None, api: Api::Chat, body_bytes: None, encoded: true };
+        let mut intake = Intake::new(arrival, &policy);
+        assert_eq!(reason(intake.body(body, true, &policy)), Some(Reason::Malformed), "{body:?}");
+    }
+}
+
+#[test]
 fn a_stream_of_unknown_size_that_tells_nothing_is_decided_at_once_and_corrected_at_its_end() {
     let policy = policy(r#"{"pools": [{"name": "p", "max_in_flight": 1}]}"#, false);
     let arrival = Arrival { tenant: "t".into(), asked_lane: None, api: Api::Other, body_bytes: None, encoded: false };

@@ -1,6 +1,10 @@
 //! The state machine behind [`Scanner::feed`].
 
+use super::literal::{Buffer, whole_number};
+use super::text::Classes;
 use super::{Broken, Facts, MAX_DEPTH, MAX_MODEL_NAME};
+use crate::estimate;
+use crate::units::Tokens;
 
 /// Longest key compared; longer ones are none that matter.
 const MAX_KEY: usize = 24;
@@ -8,20 +12,15 @@ const MAX_KEY: usize = 24;
 /// Longest number compared; longer ones are none that a limit could be.
 const MAX_LITERAL: usize = 40;
 
-/// Keys within messages whose strings are no text of the prompt: data, links and names.
-const NOT_TEXT: [&[u8]; 11] = [
-    b"data",
-    b"detail",
-    b"file_data",
-    b"file_id",
-    b"format",
-    b"id",
-    b"media_type",
-    b"role",
-    b"tool_call_id",
-    b"type",
-    b"url",
-];
+/// Keys within messages whose strings are data and links, no text of the prompt.
+const NOT_TEXT: [&[u8]; 4] = [b"data", b"file_data", b"file_id", b"url"];
+
+/// Keys within messages whose strings are names, which the overhead of a message covers; beyond their usual length they
+/// are text, since templates render what they are given.
+const NAMES: [&[u8]; 7] = [b"detail", b"format", b"id", b"media_type", b"role", b"tool_call_id", b"type"];
+
+/// Usual length of such a name, in bytes.
+const NAME_LENGTH: usize = 48;
 
 /// Reads a JSON request body chunk by chunk.
 ///
@@ -43,12 +42,17 @@ pub struct Scanner {
     objects: u128,
     field: Field,
     counted_as_text: bool,
+    /// Bytes of the string being read that are not counted.
+    free_bytes: usize,
     key: Buffer<MAX_KEY>,
     literal: Buffer<MAX_LITERAL>,
     model: Vec<u8>,
     model_too_long: bool,
     high_surrogate: Option<u16>,
     prompts: u64,
+    /// Text and token ids of the prompt being read, where there is a list of them.
+    this_prompt: (Classes, u64),
+    longest_prompt: Tokens,
     n: u64,
     best_of: u64,
     max_tokens: Option<u64>,
@@ -104,6 +108,7 @@ enum Field {
     BestOf,
     Messages,
     Prompt,
+    Suffix,
     /// Declared to the model as they stand: keys count as well.
     Declarations,
     /// Known to be no part of a prompt.
@@ -119,7 +124,8 @@ impl Field {
             b"n" => Self::N,
             b"best_of" => Self::BestOf,
             b"messages" => Self::Messages,
-            b"prompt" | b"suffix" => Self::Prompt,
+            b"prompt" => Self::Prompt,
+            b"suffix" => Self::Suffix,
             b"tools" | b"functions" | b"response_format" | b"documents" => Self::Declarations,
             b"user" | b"stop" | b"metadata" | b"request_id" | b"cache_salt" | b"service_tier" => Self::NoPrompt,
             _ => Self::Other,
@@ -180,7 +186,7 @@ impl Scanner {
     pub fn facts(&self) -> Facts {
         Facts {
             max_tokens: self.max_completion_tokens.max(self.max_tokens),
-            prompts: self.prompts.max(1),
+            longest_prompt: (self.prompts > 1).then_some(self.longest_prompt),
             sequences: self.prompts.max(1).saturating_mul(self.n.max(self.best_of).max(1)),
             ..self.facts.clone()
         }
@@ -233,7 +239,7 @@ impl Scanner {
         self.objects = self.objects << 1 | u128::from(object);
         match (self.field, self.depth, object) {
             (Field::Messages, 3, true) => self.facts.messages = self.facts.messages.saturating_add(1),
-            (Field::Prompt, 3, false) => self.prompts = self.prompts.saturating_add(1),
+            (Field::Prompt, 3, false) => self.begin_prompt(),
             _ => {}
         }
         self.state = if object { State::Key { or_end: true } } else { State::Value { or_end: true } };
@@ -242,6 +248,9 @@ impl Scanner {
     fn close(&mut self, object: bool) {
         if self.in_object() != object {
             return self.fail("brackets do not match");
+        }
+        if self.field == Field::Prompt && self.depth == 3 {
+            self.end_prompt();
         }
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
@@ -263,11 +272,13 @@ impl Scanner {
                         self.model.clear();
                         self.model_too_long = false;
                     }
-                    (Field::Prompt, 2) => self.prompts = self.prompts.saturating_add(1),
+                    (Field::Prompt, 2) => self.begin_prompt(),
                     _ => {}
                 }
                 self.literal.clear();
                 self.counted_as_text = self.is_text();
+                let named = self.field == Field::Messages && self.in_object() && NAMES.contains(&self.key.bytes());
+                self.free_bytes = if named { NAME_LENGTH } else { 0 };
                 self.state = State::String(Text::Value, InString::Plain);
             }
             b',' | b':' | b'}' | b']' => self.fail("a value was expected"),
@@ -292,7 +303,7 @@ impl Scanner {
     /// Whether the string about to be read is part of the prompt. One that stands in a list has no key of its own.
     fn is_text(&self) -> bool {
         match self.field {
-            Field::Prompt | Field::Declarations | Field::Other => true,
+            Field::Prompt | Field::Suffix | Field::Declarations | Field::Other => true,
             Field::Messages => !self.in_object() || !NOT_TEXT.contains(&self.key.bytes()),
             _ => false,
         }
@@ -314,9 +325,30 @@ impl Scanner {
             }
             Text::Value if self.field == Field::Model && self.depth == 1 => self.model_bytes(bytes),
             Text::Value if self.is_limit() => bytes.iter().for_each(|byte| self.literal.push(*byte)),
-            Text::Value if self.counted_as_text => self.facts.text.add_bytes(bytes),
+            Text::Value if self.counted_as_text => {
+                let free = self.free_bytes.min(bytes.len());
+                self.free_bytes = self.free_bytes.saturating_sub(free);
+                self.add_text(bytes.get(free..).unwrap_or_default());
+            }
             Text::Value => {}
         }
+    }
+
+    fn add_text(&mut self, bytes: &[u8]) {
+        self.facts.text.add_bytes(bytes);
+        if self.field == Field::Prompt && self.depth >= 2 {
+            self.this_prompt.0.add_bytes(bytes);
+        }
+    }
+
+    fn begin_prompt(&mut self) {
+        self.prompts = self.prompts.saturating_add(1);
+        self.this_prompt = Default::default();
+    }
+
+    fn end_prompt(&mut self) {
+        let (text, ids) = &self.this_prompt;
+        self.longest_prompt = self.longest_prompt.max(estimate::text(text).plus(Tokens(*ids)));
     }
 
     fn model_bytes(&mut self, bytes: &[u8]) {
@@ -361,6 +393,9 @@ impl Scanner {
         };
         if weighed {
             self.facts.text.add_utf16(unit);
+            if self.field == Field::Prompt && self.depth >= 2 {
+                self.this_prompt.0.add_utf16(unit);
+            }
         }
         let named = text == Text::Key || self.field == Field::Model && self.depth == 1;
         if !named {
@@ -400,6 +435,9 @@ impl Scanner {
                 if self.is_limit() {
                     self.literal_ended();
                 }
+                if self.field == Field::Prompt && self.depth == 2 {
+                    self.end_prompt();
+                }
                 State::AfterValue
             }
         }
@@ -413,6 +451,7 @@ impl Scanner {
             Field::MaxCompletionTokens => self.max_completion_tokens = None,
             Field::N => self.n = 0,
             Field::BestOf => self.best_of = 0,
+            Field::Prompt => (self.prompts, self.longest_prompt) = (0, Tokens(0)),
             _ => {}
         }
     }
@@ -425,7 +464,10 @@ impl Scanner {
             (Field::MaxCompletionTokens, 1) => self.max_completion_tokens = number,
             (Field::N, 1) => self.n = number.unwrap_or(0),
             (Field::BestOf, 1) => self.best_of = number.unwrap_or(0),
-            (Field::Prompt, 2 | 3) if number.is_some() => self.facts.token_ids = self.facts.token_ids.saturating_add(1),
+            (Field::Prompt, 2 | 3) if number.is_some() => {
+                self.facts.token_ids = self.facts.token_ids.saturating_add(1);
+                self.this_prompt.1 = self.this_prompt.1.saturating_add(1);
+            }
             _ => {}
         }
     }
@@ -440,49 +482,5 @@ const fn unescaped(byte: u8) -> Option<u8> {
         b'r' => Some(b'\r'),
         b't' => Some(b'\t'),
         _ => None,
-    }
-}
-
-/// A number as a count: parsers that want an integer take `5.0` and `5e0` too. Nothing for what is no count.
-fn whole_number(literal: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(literal).ok()?.trim();
-    if let Ok(number) = text.parse::<u64>() {
-        return Some(number);
-    }
-    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)?;
-    Some(number as u64)
-}
-
-/// Bytes up to a length; one too many and it holds none, so that it equals nothing.
-#[derive(Clone, Debug)]
-struct Buffer<const N: usize> {
-    bytes: [u8; N],
-    length: usize,
-    overflowed: bool,
-}
-
-impl<const N: usize> Default for Buffer<N> {
-    fn default() -> Self {
-        Self { bytes: [0; N], length: 0, overflowed: false }
-    }
-}
-
-impl<const N: usize> Buffer<N> {
-    fn clear(&mut self) {
-        (self.length, self.overflowed) = (0, false);
-    }
-
-    fn push(&mut self, byte: u8) {
-        match self.bytes.get_mut(self.length) {
-            Some(place) => {
-                *place = byte;
-                self.length = self.length.saturating_add(1);
-            }
-            None => self.overflowed = true,
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        if self.overflowed { &[] } else { self.bytes.get(..self.length).unwrap_or_default() }
     }
 }

@@ -42,6 +42,24 @@ fn what_templates_may_render_counts_wherever_it_stands() {
 }
 
 #[test]
+fn a_name_is_free_only_as_long_as_a_name() {
+    let words = |role: &str| facts(&format!(r#"{{"messages": [{{"role": "{role}", "content": "x"}}]}}"#)).text.words;
+    assert_eq!((words("assistant"), words(&"a b ".repeat(100))), (1, 1 + 200 - 24));
+}
+
+#[test]
+fn the_longest_prompt_is_known_whatever_stands_beside_it() {
+    let longest = |body: &str| facts(body).longest_prompt;
+    assert_eq!(longest(r#"{"prompt": "one"}"#), None);
+    assert_eq!(longest(r#"{"prompt": [[1, 2, 3], [4]]}"#), Some(Tokens(3)));
+    let big = "word ".repeat(100);
+    let padded = format!(r#"{{"prompt": ["{big}"{}], "suffix": ["", ""]}}"#, r#", "a""#.repeat(200));
+    assert!(longest(&padded) > Some(Tokens(80)), "{:?}", longest(&padded));
+    let twice = format!(r#"{{"prompt": ["a", "b"], "prompt": "{big}"}}"#);
+    assert_eq!((longest(&twice), facts(&twice).sequences), (None, 1), "the last counts");
+}
+
+#[test]
 fn chunk_borders_anywhere_change_nothing() {
     let whole = facts(CHAT);
     for border in 0..CHAT.len() {
@@ -90,7 +108,7 @@ fn model_names_are_decoded_and_bounded() {
 fn limits_are_counts_or_nothing() {
     let limit = |number: &str| facts(&format!(r#"{{"max_tokens": {number}}}"#)).max_tokens;
     assert_eq!((limit("16"), limit("16.0"), limit("1e3")), (Some(16), Some(16), Some(1_000)));
-    assert_eq!((limit("\"64\""), limit("\" 64\"")), (Some(64), Some(64)), "workers convert numbers in quotes");
+    assert_eq!((limit("\"64\""), limit("\" 1_000\"")), (Some(64), Some(1_000)), "workers convert numbers in quotes");
     assert_eq!((limit("18446744073709551615"), limit("1e300")), (Some(u64::MAX), Some(u64::MAX)));
     for none in ["0", "1e999", "-1", "-1e999", "null", "true", "\"x\"", "{}", "NaN", &"9".repeat(400)] {
         assert_eq!(limit(none), None, "{none}");

@@ -44,7 +44,13 @@ impl Proxy {
     fn admit_to(&self, vm: &mut Vm, tenant: &str, pool: &str) -> Result<LeaseId, Reason> {
         let key = self.policy.tenant_key(tenant);
         let request = Request {
-            ask: Ask { prompt: Tokens(100), prompts: 1, output: Tokens(60), output_limit: None, prompt_read: true },
+            ask: Ask {
+                prompt: Tokens(100),
+                longest_prompt: Tokens(0),
+                output: Tokens(60),
+                output_limit: None,
+                prompt_read: true,
+            },
             rules: self.rules(tenant, pool),
             tenant_key: &key,
             lane: LaneKey(1),
@@ -171,7 +177,13 @@ fn a_corrected_lease_is_released_as_corrected() {
     let mut vm = proxy.vm();
     let lease = proxy.admit(&mut vm, "acme").unwrap();
     for prompt in [1_000, 10, 500] {
-        let ask = Ask { prompt: Tokens(prompt), prompts: 1, output: Tokens(0), output_limit: None, prompt_read: true };
+        let ask = Ask {
+            prompt: Tokens(prompt),
+            longest_prompt: Tokens(0),
+            output: Tokens(0),
+            output_limit: None,
+            prompt_read: true,
+        };
         vm.correct(&*proxy.store, lease, &ask, proxy.rules("acme", "p"), proxy.now).unwrap();
         let amount = Amount { requests: 1, tokens: Tokens(prompt), blocks: Tokens(prompt).blocks_of(16) };
         assert_eq!((proxy.tenant(), proxy.pool()), (amount, amount));
@@ -232,11 +244,35 @@ fn a_refused_request_burns_no_budget() {
 }
 
 #[test]
+fn what_is_refused_after_it_was_let_in_burns_no_budget_either() {
+    let json = r#"{"tenants": {"acme": {"requests_per_minute": 1, "tokens_per_minute": 1000}},
+        "pools": [{"name": "p", "max_in_flight": 9, "requests_per_second": 1}]}"#;
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
+    let proxy = Proxy { policy: Rc::new(*policy), ..Proxy::new(1, 1) };
+    let mut vm = proxy.vm();
+    for _ in 0..5 {
+        let lease = proxy.admit(&mut vm, "acme").unwrap();
+        vm.release(&*proxy.store, lease, Usage::Refused, proxy.now);
+        assert_eq!(tokens_left(&proxy), 1_000);
+    }
+    let lease = proxy.admit(&mut vm, "acme").unwrap();
+    vm.release(&*proxy.store, lease, Usage::Nothing, proxy.now);
+    assert_eq!(proxy.admit(&mut vm, "acme"), Err(Reason::TenantRequestRate), "one that was served counts");
+    assert_eq!(proxy.admit(&mut vm, "zeta"), Err(Reason::PoolRequestRate));
+}
+
+#[test]
 fn a_correction_settles_the_budget_too() {
     let proxy = with_budgets(9);
     let mut vm = proxy.vm();
     let lease = proxy.admit(&mut vm, "acme").unwrap();
-    let ask = Ask { prompt: Tokens(30), prompts: 1, output: Tokens(10), output_limit: None, prompt_read: true };
+    let ask = Ask {
+        prompt: Tokens(30),
+        longest_prompt: Tokens(0),
+        output: Tokens(10),
+        output_limit: None,
+        prompt_read: true,
+    };
     vm.correct(&*proxy.store, lease, &ask, proxy.rules("acme", "p"), proxy.now).unwrap();
     assert_eq!(tokens_left(&proxy), 460);
     vm.release(&*proxy.store, lease, Usage::Nothing, proxy.now);
@@ -264,7 +300,13 @@ fn a_guess_that_proves_too_small_does_not_pass_a_cap_of_tokens() {
     let proxy = Proxy { policy: Rc::new(*policy), ..Proxy::new(1, 1) };
     let (mut a, mut b) = (proxy.vm(), proxy.vm());
     let leases = [proxy.admit(&mut a, "acme").unwrap(), proxy.admit(&mut b, "acme").unwrap()];
-    let whole = Ask { prompt: Tokens(700), prompts: 1, output: Tokens(60), output_limit: None, prompt_read: true };
+    let whole = Ask {
+        prompt: Tokens(700),
+        longest_prompt: Tokens(0),
+        output: Tokens(60),
+        output_limit: None,
+        prompt_read: true,
+    };
     let grow = |vm: &mut Vm, lease| {
         let rules = proxy.rules("acme", "p");
         vm.correct(&*proxy.store, lease, &whole, rules, proxy.now).map_err(|refusal| refusal.reason)

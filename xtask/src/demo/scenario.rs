@@ -87,7 +87,7 @@ pub fn adapt(policy: &mut Value) -> Result<()> {
             "tenants": {
                 INTERACTIVE: {"max_in_flight": 16, "max_lane": "interactive"},
                 "standard": {"max_in_flight": 8, "max_lane": "standard"},
-                "batch": {"max_in_flight": 20, "max_lane": "batch"},
+                "batch": {"max_in_flight": 16, "max_lane": "batch"},
                 GUEST: {"max_in_flight": 1, "max_lane": "standard"},
             },
         }),

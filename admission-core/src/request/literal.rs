@@ -1,0 +1,46 @@
+//! Short values that are compared rather than weighed.
+
+/// Bytes up to a length; one too many and it holds none, so that it equals nothing.
+#[derive(Clone, Debug)]
+pub(super) struct Buffer<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+    overflowed: bool,
+}
+
+impl<const N: usize> Default for Buffer<N> {
+    fn default() -> Self {
+        Self { bytes: [0; N], length: 0, overflowed: false }
+    }
+}
+
+impl<const N: usize> Buffer<N> {
+    pub(super) fn clear(&mut self) {
+        (self.length, self.overflowed) = (0, false);
+    }
+
+    pub(super) fn push(&mut self, byte: u8) {
+        match self.bytes.get_mut(self.length) {
+            Some(place) => {
+                *place = byte;
+                self.length = self.length.saturating_add(1);
+            }
+            None => self.overflowed = true,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        if self.overflowed { &[] } else { self.bytes.get(..self.length).unwrap_or_default() }
+    }
+}
+
+/// A number as a count: parsers that want an integer take `5.0`, `5e0` and, in quotes, `1_000` too. Nothing for what is
+/// no count.
+pub(super) fn whole_number(literal: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(literal).ok()?.trim();
+    if let Ok(number) = text.parse::<u64>().or_else(|_| text.replace('_', "").parse()) {
+        return Some(number);
+    }
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)?;
+    Some(number as u64)
+}
