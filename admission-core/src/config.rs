@@ -284,7 +284,8 @@ pub enum StalePolicy {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BodyConfig {
-    /// Most bytes held back while a request is undecided; must not exceed the listener's buffer limit.
+    /// Most bytes held back while a request is undecided. The proxy must be able to hold that and one read of the
+    /// connection more.
     #[serde(default = "default_hold_limit", deserialize_with = "size")]
     pub hold_limit: u64,
 }
