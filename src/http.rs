@@ -1,6 +1,7 @@
 //! One request, from its headers to the end of its answer.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use admission_core::answer;
 use admission_core::decide::{Ask, Rules};
@@ -23,6 +24,8 @@ pub struct Exchange {
     instance: Rc<Instance>,
     phase: Phase,
     lease: Option<LeaseId>,
+    /// Pool and lane of an admission that its body may still prove wrong, and that is not yet counted.
+    uncounted: Option<(Arc<Pool>, String)>,
     budgets: Budgets,
     /// Only where a budget of tokens is to be settled.
     usage: Option<UsageReader>,
@@ -55,6 +58,7 @@ impl Exchange {
             instance,
             phase: Phase::Passing,
             lease: None,
+            uncounted: None,
             budgets: Budgets::default(),
             usage: None,
             answered: false,
@@ -73,6 +77,8 @@ impl Exchange {
             Next::Decide(ask, pool) => match self.admit(&taking, ask, &pool) {
                 Ok(Admission { lease, budgets }) => {
                     self.lease = Some(lease);
+                    let lane = taking.intake.arrival().lane(&self.policy).name.clone();
+                    self.uncounted = Some((Arc::clone(&pool), lane));
                     self.budgets = budgets;
                     self.usage = budgets.tokens.map(|_| UsageReader::default());
                     taking.intake.admitted();
@@ -97,6 +103,9 @@ impl Exchange {
         }
         // What goes on is no longer held, so the next callback begins with new bytes.
         taking.held = 0;
+        if taking.intake.ended() {
+            self.count_admission();
+        }
         self.phase = if taking.intake.ended() { Phase::Passing } else { Phase::Taking(taking) };
         Action::Continue
     }
@@ -112,7 +121,6 @@ impl Exchange {
             lane: lane.key,
         };
         let admission = self.instance.vm.borrow_mut().admit(&SharedData, &request, host::now())?;
-        self.instance.metrics.count(&pool.name, &lane.name, ADMITTED);
         Ok(admission)
     }
 
@@ -124,6 +132,7 @@ impl Exchange {
 
     fn refuse(&mut self, taking: &Taking, refused: &Refusal) -> Action {
         let arrival = taking.intake.arrival();
+        self.uncounted = None;
         let pool = taking.intake.pool().map_or(NONE, |pool| &pool.name);
         self.instance.metrics.count(pool, &arrival.lane(&self.policy).name, refused.reason.label());
         let answer = answer::refusal(refused, arrival.api, &self.policy.reject, host::dice());
@@ -143,7 +152,14 @@ impl Exchange {
         self.release_as(usage);
     }
 
+    fn count_admission(&mut self) {
+        if let Some((pool, lane)) = self.uncounted.take() {
+            self.instance.metrics.count(&pool.name, &lane, ADMITTED);
+        }
+    }
+
     fn release_as(&mut self, usage: Usage) {
+        self.count_admission();
         if let Some(lease) = self.lease.take() {
             self.instance.vm.borrow_mut().release(&SharedData, lease, usage, host::now());
         }

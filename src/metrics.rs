@@ -23,8 +23,7 @@ pub const ADMITTED: &str = "admitted";
 /// Label value where a request was refused before its pool was known.
 pub const NONE: &str = "none";
 
-/// Requests decided, by pool, lane and outcome. One that is let in by a guess and refused once it has been read counts
-/// as both.
+/// Requests decided, by pool, lane and outcome. One that is let in by a guess counts once its body has been read.
 const REQUESTS: &str = "sluice_requests_total";
 /// Requests in flight, by pool.
 const IN_FLIGHT: &str = "sluice_in_flight_requests";

@@ -125,8 +125,8 @@ fn worker_gauges(registry: &mut Registry, rows: &[WorkerRow<'_>]) {
         if let Some(ratio) = kv_used_ratio(&report.ranks) {
             set(&kv, ratio);
         }
-        set(&running, report.ranks.iter().map(|rank| rank.running as f64).sum());
-        set(&waiting, report.ranks.iter().map(|rank| rank.waiting as f64).sum());
+        set(&running, report.ranks.iter().map(|rank| rank.running).sum::<u64>() as f64);
+        set(&waiting, report.ranks.iter().map(|rank| rank.waiting).sum::<u64>() as f64);
         set(&age, report.scraped_ms_ago as f64 / 1_000.0);
     }
 }

@@ -59,8 +59,10 @@ pub fn run_built(workspace: &Workspace, options: &Options) -> Result<Figures> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the demo's runtime")?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
-        // Whichever ends first, the other is dropped, and with it every program that was started.
+        // Whichever ends first, the other is dropped, and with it every program that was started. The demo comes first, since
+        // once it holds, Ctrl-C is how it is meant to end.
         tokio::select! {
+            biased;
             figures = play(&programs, options) => figures,
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
             _ = terminate.recv() => bail!("terminated"),
@@ -93,7 +95,8 @@ async fn play(programs: &Programs, options: &Options) -> Result<Figures> {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if options.hold {
-        hold(&parts).await;
+        show::addresses(&parts);
+        tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")?;
     }
     Ok(figures)
 }
@@ -115,14 +118,4 @@ async fn overload(parts: &Parts, listener: SocketAddr, short: bool) -> Result<Ru
 async fn halfway(parts: &Parts, duration: Duration) -> Result<Vec<String>> {
     tokio::time::sleep(duration / 2).await;
     show::workers(parts).await
-}
-
-async fn hold(parts: &Parts) {
-    println!("\nEverything is left running. Ctrl-C ends it.");
-    println!("    with the filter     http://{}", parts.with);
-    println!("    without             http://{}", parts.without);
-    println!("    state               http://{}/sluice/v1/state (Bearer {})", parts.control, scenario::TOKEN);
-    println!("    Envoy's admin       {}", parts.envoy.admin_url());
-    println!("    sidecar             http://{}", parts.sidecar.address);
-    std::future::pending::<()>().await;
 }

@@ -82,7 +82,8 @@ fn sha256_digits(text: &str) -> Option<[u8; 32]> {
 /// What is missing because its shape was wrong must not be reported again as an unknown reference.
 struct Checker<'a> {
     problems: &'a mut Vec<Problem>,
-    whole: bool,
+    /// How many of the problems are of shape.
+    shape: usize,
 }
 
 impl Checker<'_> {
@@ -91,15 +92,16 @@ impl Checker<'_> {
     }
 
     fn unknown(&mut self, path: String, kind: &str, name: &str) {
-        if self.whole {
+        // The name may stand in what had to be taken out.
+        if !self.problems.iter().take(self.shape).any(|problem| problem.path.starts_with(kind)) {
             self.problem(path, format!("{name:?} is not one of `{kind}`"));
         }
     }
 }
 
 pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
-    let whole = problems.is_empty();
-    let mut check = Checker { problems, whole };
+    let shape = problems.len();
+    let mut check = Checker { problems, shape };
     check_name("namespace", &config.namespace, check.problems);
     let keys = Keys::new(&config.namespace);
     let lanes = lanes(config, &mut check);
@@ -170,7 +172,7 @@ fn tenant_source(path: &str, config: &TenantSource, check: &mut Checker<'_>) -> 
             Some(Source::ApiKey(api_keys(&format!("{path}.api_key"), config, check)))
         }
         _ => {
-            if check.whole {
+            if check.shape == 0 {
                 check.problem(path, "must have exactly one of `metadata`, `certificate`, `header` and `api_key`");
             }
             None
@@ -367,7 +369,7 @@ fn limits(config: &Config, name: &str, tenant: &TenantLimitsConfig, lanes: &Lane
 }
 
 fn pools(config: &Config, keys: &Keys, check: &mut Checker<'_>) -> Vec<Arc<Pool>> {
-    if config.pools.is_empty() && check.whole {
+    if config.pools.is_empty() && check.shape == 0 {
         check.problem("pools", "at least one pool is needed");
     }
     let mut names = BTreeSet::new();
@@ -422,7 +424,7 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
         );
     }
     let capped = pool.max_in_flight.is_some() || pool.max_in_flight_per_worker.is_some();
-    if check.whole && pool.stale.then == StalePolicy::LocalCaps && !capped {
+    if check.shape == 0 && pool.stale.then == StalePolicy::LocalCaps && !capped {
         let message = "`max_in_flight` or `max_in_flight_per_worker` is needed: without a view there would be no limit at all. \
                        Set `stale: {then: admit}` if that is what you want";
         check.problem(path.to_owned(), message);

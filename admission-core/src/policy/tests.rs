@@ -82,6 +82,7 @@ fn the_smallest_configuration_has_one_lane_and_one_pool() {
 fn every_problem_of_shape_is_reported_with_its_path() {
     let found = problems(
         r#"{"header_pause": "yes", "tenannt": {}, "tiers": {"free": {"max_inflight": 1}},
+            "tenants": {"acme": {"max_lane": "gold"}},
             "pools": [{"name": "p", "max_in_flight": -1}, {"max_in_flight": 1}, {"name": "q", "max_in_flight": 1, "stale": {"hold": "soon"}}]}"#,
     );
     for path in [
@@ -90,6 +91,7 @@ fn every_problem_of_shape_is_reported_with_its_path() {
         "tiers.free.max_inflight: unknown field",
         "pools[0].max_in_flight: ",
         "pools[1]: missing field `name`",
+        "tenants.acme.max_lane: \"gold\" is not one of `lanes`",
         "pools[2].stale.hold: \"soon\" is not a duration",
     ] {
         assert!(found.iter().any(|problem| problem.starts_with(path)), "{path} in {found:#?}");

@@ -6,7 +6,7 @@ use reqwest::{RequestBuilder, Response};
 use serde_json::json;
 
 use super::parts::Parts;
-use super::scenario::{GUEST, MODEL};
+use super::scenario::{GUEST, MODEL, TOKEN};
 
 /// Shows a request that is let in, and one that is refused because its tenant already has all it may.
 ///
@@ -86,4 +86,18 @@ pub async fn counted(parts: &Parts) -> Result<Vec<String>> {
         lines.join("\n")
     );
     Ok(lines)
+}
+
+/// What there is to try while everything is left running.
+pub fn addresses(parts: &Parts) {
+    let Parts { with, without, control, .. } = parts;
+    println!("\nEverything is left running. Ctrl-C ends it. With the filter at {with}, without it at {without}:");
+    println!("    curl -i http://{with}/v1/chat/completions -H 'x-tenant-id: {GUEST}' \\");
+    println!(
+        "      -d '{{\"model\":\"{MODEL}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hi\"}}],\"max_tokens\":200}}'"
+    );
+    println!("    (twice at once for a refusal: {GUEST} may have one; interactive, standard and batch have more)");
+    println!("    curl -s http://{control}/sluice/v1/state -H 'authorization: Bearer {TOKEN}' | python3 -m json.tool");
+    println!("    curl -s {}/stats/prometheus | grep sluice_", parts.envoy.admin_url());
+    println!("    curl -s http://{}/metrics", parts.sidecar.address);
 }
