@@ -154,7 +154,8 @@ async fn workers_reset(setup: Setup) {
             assert_eq!(status, Some(if place == "amid" { 200 } else { 503 }));
             if place == "amid" {
                 rig.resetter.reset_stream();
-                caller.read_until("no such text").await;
+                // While the caller is still there: it is the worker's reset that gives back.
+                rig.nothing_is_held().await;
             }
         }
     }
