@@ -103,10 +103,12 @@ impl Exchange {
         }
         // What goes on is no longer held, so the next callback begins with new bytes.
         taking.held = 0;
-        if taking.intake.ended() {
+        self.phase = if taking.intake.ended() {
             self.count_admission();
-        }
-        self.phase = if taking.intake.ended() { Phase::Passing } else { Phase::Taking(taking) };
+            Phase::Passing
+        } else {
+            Phase::Taking(taking)
+        };
         Action::Continue
     }
 
@@ -120,8 +122,7 @@ impl Exchange {
             tenant_key: &self.policy.tenant_key(&arrival.tenant),
             lane: lane.key,
         };
-        let admission = self.instance.vm.borrow_mut().admit(&SharedData, &request, host::now())?;
-        Ok(admission)
+        self.instance.vm.borrow_mut().admit(&SharedData, &request, host::now())
     }
 
     fn correct(&self, taking: &Taking, ask: &Ask) -> Result<(), Refusal> {
