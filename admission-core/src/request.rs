@@ -9,6 +9,7 @@ use text::Classes;
 
 use crate::units::Tokens;
 
+mod field;
 mod literal;
 mod scan;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The state machine behind [`Scanner::feed`].
 
+use super::field::{Field, Limits, NAME_LENGTH, NAMES, NOT_TEXT};
 use super::literal::{Buffer, whole_number};
 use super::text::Classes;
 use super::{Broken, Facts, MAX_DEPTH, MAX_MODEL_NAME};
@@ -11,16 +12,6 @@ const MAX_KEY: usize = 24;
 
 /// Longest number compared; longer ones are none that a limit could be.
 const MAX_LITERAL: usize = 40;
-
-/// Keys within messages whose strings are data and links, no text of the prompt.
-const NOT_TEXT: [&[u8]; 4] = [b"data", b"file_data", b"file_id", b"url"];
-
-/// Keys within messages whose strings are names, which the overhead of a message covers; beyond their usual length they
-/// are text, since templates render what they are given.
-const NAMES: [&[u8]; 7] = [b"detail", b"format", b"id", b"media_type", b"role", b"tool_call_id", b"type"];
-
-/// Usual length of such a name, in bytes.
-const NAME_LENGTH: usize = 48;
 
 /// Reads a JSON request body chunk by chunk.
 ///
@@ -53,10 +44,7 @@ pub struct Scanner {
     /// Text and token ids of the prompt being read, where there is a list of them.
     this_prompt: (Classes, u64),
     longest_prompt: Tokens,
-    n: u64,
-    best_of: u64,
-    max_tokens: Option<u64>,
-    max_completion_tokens: Option<u64>,
+    limits: Limits,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,44 +81,6 @@ enum InString {
     Plain,
     Escape,
     Unicode { digits: u8, unit: u16 },
-}
-
-/// The top-level field being read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Field {
-    /// Perhaps rendered into the prompt by a template, so its strings count.
-    #[default]
-    Other,
-    Model,
-    MaxTokens,
-    MaxCompletionTokens,
-    N,
-    BestOf,
-    Messages,
-    Prompt,
-    Suffix,
-    /// Declared to the model as they stand: keys count as well.
-    Declarations,
-    /// Known to be no part of a prompt.
-    NoPrompt,
-}
-
-impl Field {
-    fn of_key(key: &[u8]) -> Self {
-        match key {
-            b"model" => Self::Model,
-            b"max_tokens" => Self::MaxTokens,
-            b"max_completion_tokens" => Self::MaxCompletionTokens,
-            b"n" => Self::N,
-            b"best_of" => Self::BestOf,
-            b"messages" => Self::Messages,
-            b"prompt" => Self::Prompt,
-            b"suffix" => Self::Suffix,
-            b"tools" | b"functions" | b"response_format" | b"documents" => Self::Declarations,
-            b"user" | b"stop" | b"metadata" | b"request_id" | b"cache_salt" | b"service_tier" => Self::NoPrompt,
-            _ => Self::Other,
-        }
-    }
 }
 
 impl Scanner {
@@ -185,9 +135,9 @@ impl Scanner {
     #[must_use]
     pub fn facts(&self) -> Facts {
         Facts {
-            max_tokens: self.max_completion_tokens.max(self.max_tokens),
+            max_tokens: self.limits.max_tokens(),
             longest_prompt: (self.prompts > 1).then_some(self.longest_prompt),
-            sequences: self.prompts.max(1).saturating_mul(self.n.max(self.best_of).max(1)),
+            sequences: self.prompts.max(1).saturating_mul(self.limits.answers()),
             ..self.facts.clone()
         }
     }
@@ -311,8 +261,7 @@ impl Scanner {
 
     /// Whether the value being read is a top-level limit. A number in quotes is one: workers convert it.
     fn is_limit(&self) -> bool {
-        let limit = matches!(self.field, Field::MaxTokens | Field::MaxCompletionTokens | Field::N | Field::BestOf);
-        limit && self.depth == 1
+        self.depth == 1 && self.field.is_limit()
     }
 
     fn content(&mut self, text: Text, bytes: &[u8]) {
@@ -447,23 +396,15 @@ impl Scanner {
     fn field_begins(&mut self) {
         match self.field {
             Field::Model => self.facts.model = None,
-            Field::MaxTokens => self.max_tokens = None,
-            Field::MaxCompletionTokens => self.max_completion_tokens = None,
-            Field::N => self.n = 0,
-            Field::BestOf => self.best_of = 0,
             Field::Prompt => (self.prompts, self.longest_prompt) = (0, Tokens(0)),
-            _ => {}
+            field => self.limits.set(field, None),
         }
     }
 
     fn literal_ended(&mut self) {
-        // A limit of nothing is none to workers.
-        let number = whole_number(self.literal.bytes()).filter(|number| *number > 0 || !self.is_limit());
+        let number = whole_number(self.literal.bytes());
         match (self.field, self.depth) {
-            (Field::MaxTokens, 1) => self.max_tokens = number,
-            (Field::MaxCompletionTokens, 1) => self.max_completion_tokens = number,
-            (Field::N, 1) => self.n = number.unwrap_or(0),
-            (Field::BestOf, 1) => self.best_of = number.unwrap_or(0),
+            (field, 1) => self.limits.set(field, number),
             (Field::Prompt, 2 | 3) if number.is_some() => {
                 self.facts.token_ids = self.facts.token_ids.saturating_add(1);
                 self.this_prompt.1 = self.this_prompt.1.saturating_add(1);
