@@ -334,7 +334,7 @@ impl Scanner {
         State::String(text, InString::Plain)
     }
 
-    /// Text is weighed by the unit; names are compared, so there the character is put together.
+    /// Text is weighed by the unit; the model's name is compared, so there the character is put together.
     fn utf16_unit(&mut self, text: Text, unit: u16) {
         let weighed = match text {
             Text::Key => self.field == Field::Declarations && self.depth > 1,
@@ -346,22 +346,26 @@ impl Scanner {
                 self.this_prompt.0.add_utf16(unit);
             }
         }
-        let named = text == Text::Key || self.field == Field::Model && self.depth == 1;
-        if !named {
-            return;
+        match text {
+            // A key that means something has no such character, so the halves of a pair need not meet. But half of one
+            // must leave a mark: workers take the key with it for another key.
+            Text::Key => {
+                let char = char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER);
+                char.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| self.key.push(byte));
+            }
+            Text::Value if self.field == Field::Model && self.depth == 1 => self.model_unit(unit),
+            Text::Value => {}
         }
+    }
+
+    fn model_unit(&mut self, unit: u16) {
         let units = self.high_surrogate.take().into_iter().chain([unit]);
         if (0xd800..0xdc00).contains(&unit) {
             self.high_surrogate = Some(unit);
             return;
         }
         for char in char::decode_utf16(units).map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER)) {
-            let mut utf8 = [0; 4];
-            let bytes = char.encode_utf8(&mut utf8).as_bytes();
-            match text {
-                Text::Key => bytes.iter().for_each(|byte| self.key.push(*byte)),
-                Text::Value => self.model_bytes(bytes),
-            }
+            self.model_bytes(char.encode_utf8(&mut [0; 4]).as_bytes());
         }
     }
 

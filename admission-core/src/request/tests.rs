@@ -96,6 +96,14 @@ fn the_last_of_equal_keys_counts_and_escaped_keys_are_the_same_keys() {
 }
 
 #[test]
+fn a_key_with_half_a_character_is_another_key() {
+    for key in [r"model\ud83d", r"\ud83dmodel", r"mo\ude00del", r"model\ud83d\ud83d", r"model\ud83d\ude00"] {
+        assert_eq!(facts(&format!(r#"{{"model": "a", "{key}": "b"}}"#)).model.as_deref(), Some("a"), "{key}");
+    }
+    assert_eq!(facts(r#"{"\ud83d": 1, "mo\u0064el": "a"}"#).model.as_deref(), Some("a"), "the next is not touched");
+}
+
+#[test]
 fn model_names_are_decoded_and_bounded() {
     assert_eq!(facts(r#"{"model": "\ud83d\ude00\/é"}"#).model.as_deref(), Some("😀/é"));
     assert_eq!(facts(r#"{"model": "\ud83dx"}"#).model.as_deref(), Some("x"), "half a pair is dropped");
