@@ -12,11 +12,13 @@ use crate::units::Tokens;
 mod field;
 mod literal;
 mod scan;
+mod tag;
 #[cfg(test)]
 mod tests;
 pub mod text;
 
 pub use scan::Scanner;
+pub use tag::{Slots, with_priority};
 
 /// Deepest nesting read. Deeper bodies are refused: no real request comes near it.
 pub const MAX_DEPTH: u32 = 127;

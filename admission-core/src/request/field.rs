@@ -24,6 +24,8 @@ pub(super) enum Field {
     Messages,
     Prompt,
     Suffix,
+    /// Where it stands is noted. It counts as if it were not known: a caller may put any text there.
+    Priority,
     /// Declared to the model as they stand: keys count as well.
     Declarations,
     /// Known to be no part of a prompt.
@@ -41,6 +43,7 @@ impl Field {
             b"messages" => Self::Messages,
             b"prompt" => Self::Prompt,
             b"suffix" => Self::Suffix,
+            b"priority" => Self::Priority,
             b"tools" | b"functions" | b"response_format" | b"documents" => Self::Declarations,
             b"user" | b"stop" | b"metadata" | b"request_id" | b"cache_salt" | b"service_tier" => Self::NoPrompt,
             _ => Self::Other,

@@ -2,6 +2,7 @@
 
 use super::field::{Field, Limits, NAME_LENGTH, NAMES, NOT_TEXT};
 use super::literal::{Buffer, whole_number};
+use super::tag::Slots;
 use super::text::Classes;
 use super::{Broken, Facts, MAX_DEPTH, MAX_MODEL_NAME};
 use crate::estimate;
@@ -45,6 +46,7 @@ pub struct Scanner {
     this_prompt: (Classes, u64),
     longest_prompt: Tokens,
     limits: Limits,
+    slots: Slots,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,6 +144,12 @@ impl Scanner {
         }
     }
 
+    /// Where the body has, or lacks, a priority. Complete once [`Scanner::finish`] finds nothing wrong.
+    #[must_use]
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
     fn advance(&mut self, bytes: usize) {
         self.facts.bytes = self.facts.bytes.saturating_add(bytes as u64);
     }
@@ -154,12 +162,16 @@ impl Scanner {
             }
             State::Literal => {
                 self.literal_ended();
+                self.value_ended(self.facts.bytes);
                 self.state = State::AfterValue;
                 self.step(byte);
             }
             State::Broken(_) => {}
             _ if matches!(byte, b' ' | b'\t' | b'\r' | b'\n') => {}
-            State::Start if byte == b'{' => self.open(true),
+            State::Start if byte == b'{' => {
+                self.slots.object_begins(self.behind());
+                self.open(true);
+            }
             State::Start => self.fail("a JSON object was expected"),
             State::Value { or_end: true } if byte == b']' => self.close(false),
             State::Value { .. } => self.begin_value(byte),
@@ -204,15 +216,38 @@ impl Scanner {
         }
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
-        self.state = if self.depth == 0 { State::Done } else { State::AfterValue };
+        if self.depth == 0 {
+            self.slots.object_ends(self.behind());
+            self.state = State::Done;
+        } else {
+            self.value_ended(self.behind());
+            self.state = State::AfterValue;
+        }
+    }
+
+    /// The offset behind the byte being read.
+    fn behind(&self) -> u64 {
+        self.facts.bytes.saturating_add(1)
+    }
+
+    fn value_ended(&mut self, behind: u64) {
+        if self.field == Field::Priority && self.depth == 1 {
+            self.slots.value_ends(behind);
+        }
     }
 
     fn begin_key(&mut self) {
         self.key.clear();
+        if self.depth == 1 {
+            self.slots.key_begins();
+        }
         self.state = State::String(Text::Key, InString::Plain);
     }
 
     fn begin_value(&mut self, byte: u8) {
+        if self.field == Field::Priority && self.depth == 1 {
+            self.slots.value_begins(self.facts.bytes);
+        }
         match byte {
             b'{' => self.open(true),
             b'[' => self.open(false),
@@ -253,7 +288,7 @@ impl Scanner {
     /// Whether the string about to be read is part of the prompt. One that stands in a list has no key of its own.
     fn is_text(&self) -> bool {
         match self.field {
-            Field::Prompt | Field::Suffix | Field::Declarations | Field::Other => true,
+            Field::Prompt | Field::Suffix | Field::Declarations | Field::Priority | Field::Other => true,
             Field::Messages => !self.in_object() || !NOT_TEXT.contains(&self.key.bytes()),
             _ => false,
         }
@@ -391,6 +426,7 @@ impl Scanner {
                 if self.field == Field::Prompt && self.depth == 2 {
                     self.end_prompt();
                 }
+                self.value_ended(self.behind());
                 State::AfterValue
             }
         }
