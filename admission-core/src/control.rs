@@ -211,6 +211,7 @@ fn pool_state(
         json!({
             "age_ms": now.since(view.received).0, "generation": view.generation,
             "live_workers": view.live_workers, "free_workers": view.free_workers,
+            "saturation": view.saturation,
             "kv_total_blocks": view.kv.map(|kv| kv.total), "kv_free_blocks": view.kv.map(|kv| kv.free),
         })
     });

@@ -1,11 +1,19 @@
-//! When a worker counts as busy.
+//! When a worker counts as busy, and how full a pool is.
 //!
-//! A rank is busy when its KV blocks in use exceed a share of its total, or its prefill tokens exceed a number, or a
+//! **Busy rule**, [`BusyThresholds`]: a rank is busy when its KV blocks in use exceed a share of its total, or its prefill tokens exceed a number, or a
 //! share of the most it batches. Every comparison is strict. A worker is busy only when **all** of its ranks are.
+//!
+//! **Utilization rule**, [`UtilizationThresholds`]: a live worker is as full as the worse of its mean queue against a depth
+//! and its KV blocks in use against a share; a pool is as full as its live workers on average. 1 is full, and there may be
+//! more. A worker of which nothing is known is full, and so is a pool without a live worker.
 
 use serde::{Deserialize, Serialize};
 
 use crate::view::RankReport;
+
+mod utilization;
+
+pub use utilization::UtilizationThresholds;
 
 /// Taken for a worker that does not say how many tokens it batches at most: large enough that no share of it binds.
 pub const UNKNOWN_MAX_NUM_BATCHED_TOKENS: u64 = 10_000_000;

@@ -46,6 +46,9 @@ pub struct PoolReport {
     /// since then are not yet in the workers' numbers, so the filter adds them.
     #[serde(default)]
     pub admitted: Admitted,
+    /// How full the pool is, see [`crate::saturation`]; 1 is full, and it may be more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saturation: Option<f64>,
     /// Every worker of the pool, the dead ones too.
     pub workers: Vec<WorkerReport>,
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use admission_core::saturation::BusyThresholds;
+use admission_core::saturation::{BusyThresholds, UtilizationThresholds};
 
 mod checks;
 mod raw;
@@ -72,6 +72,8 @@ pub struct Pool {
     pub model: String,
     /// When a worker counts as busy.
     pub busy: BusyThresholds,
+    /// When the pool counts as full.
+    pub saturation: UtilizationThresholds,
     /// Most tokens a worker batches in one step.
     pub max_num_batched_tokens: Option<u64>,
     /// At least one.

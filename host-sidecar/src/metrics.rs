@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use admission_core::view::{RankReport, WorkerReport, WorkerState};
+use admission_core::view::{KvBlocks, WorkerReport, WorkerState};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -100,6 +100,7 @@ fn gauges(config: &Config, table: &Table, now: Duration) -> Registry {
     let rows: Vec<_> = table.rows(now).collect();
     worker_gauges(&mut registry, &rows);
     pool_gauges(&mut registry, config, &rows);
+    saturation_gauges(&mut registry, table, now);
     let help = "Time since the proxy last took a view, or since the start while it has taken none";
     let ages = registered(&mut registry, "push_last_success_age_seconds", help);
     for (at, proxy) in config.proxies.iter().enumerate() {
@@ -122,7 +123,7 @@ fn worker_gauges(registry: &mut Registry, rows: &[WorkerRow<'_>]) {
         let set = |gauges: &Gauges, value: f64| gauges.get_or_create(&labels).set(value);
         set(&up, f64::from(report.state != WorkerState::Down));
         set(&busy, f64::from(report.busy));
-        if let Some(ratio) = kv_used_ratio(&report.ranks) {
+        if let Some(ratio) = KvBlocks::of(&report.ranks).and_then(|kv| kv.used_share()) {
             set(&kv, ratio);
         }
         set(&running, report.ranks.iter().map(|rank| rank.running).sum::<u64>() as f64);
@@ -145,29 +146,29 @@ fn pool_gauges(registry: &mut Registry, config: &Config, rows: &[WorkerRow<'_>])
     }
 }
 
+fn saturation_gauges(registry: &mut Registry, table: &Table, now: Duration) {
+    let help = "How full the live workers are on average by the utilization rule; 1 is full, and it may be more";
+    let full = registered(registry, "pool_saturation_ratio", help);
+    for (pool, saturation) in table.saturations(now) {
+        full.get_or_create(&vec![("pool", pool.to_owned())]).set(saturation);
+    }
+}
+
 fn registered(registry: &mut Registry, name: &str, help: &str) -> Gauges {
     let gauges = Gauges::default();
     registry.register(name, help, gauges.clone());
     gauges
 }
 
-/// `None` while one rank does not say, or there is no block.
-fn kv_used_ratio(ranks: &[RankReport]) -> Option<f64> {
-    let (mut used, mut total) = (0.0, 0.0);
-    for rank in ranks {
-        used += rank.kv_used_blocks? as f64;
-        total += rank.kv_total_blocks? as f64;
-    }
-    (total > 0.0).then(|| used / total)
-}
-
 #[cfg(test)]
 mod tests {
+    use admission_core::view::RankReport;
+
     use super::*;
 
     fn page(scraped: bool) -> String {
         let config = Config::parse(
-            r#"{proxies: [{url: "http://p:1", token: t}], pools: [{name: a, workers: ["w:1", {address: "d:1", draining: true}]}]}"#,
+            r#"{proxies: [{url: "http://p:1", token: t}], pools: [{name: a, saturation: {kv_cache_util_threshold: 0.6}, workers: ["w:1", {address: "d:1", draining: true}]}]}"#,
         )
         .unwrap();
         let mut table = Table::new(&config.pools, 1, config.scrape.down_after);
@@ -202,6 +203,7 @@ mod tests {
             "sluice_sidecar_push_last_success_age_seconds{proxy=\"http://p:1\"} 1.5",
             "sluice_sidecar_pool_live_workers{pool=\"a\"} 1.0",
             "sluice_sidecar_pool_free_workers{pool=\"a\"} 1.0",
+            "sluice_sidecar_pool_saturation_ratio{pool=\"a\"} 0.5",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use admission_core::saturation::BusyThresholds;
+use admission_core::saturation::{BusyThresholds, UtilizationThresholds};
 use admission_core::view::{Admitted, PoolReport, RankReport, ViewAnswer, WorkerReport, WorkerState};
 
 use crate::config;
@@ -24,7 +24,7 @@ pub struct Table {
 pub struct Revision {
     /// Changes of a worker's state or of the busy set.
     pub states: u64,
-    /// Changes of any other number of a report, ages apart.
+    /// Changes of any other number of a report, ages apart; also of a pool's saturation alone.
     pub numbers: u64,
 }
 
@@ -59,7 +59,10 @@ struct Pool {
     name: String,
     model: String,
     busy: BusyThresholds,
+    saturation: UtilizationThresholds,
     max_num_batched_tokens: Option<u64>,
+    /// As counted into the last revision. What is reported is computed anew, since time alone takes workers out of it.
+    noted_saturation: f64,
 }
 
 #[derive(Debug)]
@@ -127,6 +130,7 @@ impl Table {
     pub fn end_scrape(&mut self, scrape: Scrape, ranks: Option<Vec<RankReport>>, now: Duration) {
         let Self { workers, pools, revision, down_after, .. } = self;
         let Some(worker) = workers.get_mut(scrape.worker) else { return };
+        let told = revision.numbers;
         worker.tried = true;
         if let Some(ranks) = ranks {
             let sample = Sample { began: scrape.began, ranks, credits: scrape.credits };
@@ -136,8 +140,13 @@ impl Table {
             }
             worker.sample = Some(sample);
         }
-        let Some(pool) = pools.get(worker.pool) else { return };
+        let at = worker.pool;
+        let Some(pool) = pools.get_mut(at) else { return };
         worker.note(pool, now, *down_after, revision);
+        let saturation = pool.saturation_of(live(workers, at, now, *down_after));
+        if std::mem::replace(&mut pool.noted_saturation, saturation) != saturation && revision.numbers == told {
+            revision.numbers += 1;
+        }
     }
 
     /// Workers of which not one scrape has ended, good or bad.
@@ -175,15 +184,23 @@ impl Table {
     /// What the `proxy`-th proxy is told at `now`.
     pub fn reports(&self, proxy: usize, now: Duration) -> BTreeMap<String, PoolReport> {
         let report = |(at, pool): (usize, &Pool)| {
-            let workers = || self.workers.iter().filter(move |worker| worker.pool == at);
+            let workers = self.workers.iter().filter(|worker| worker.pool == at);
             let known = self.proxies.get(proxy).and_then(|proxy| proxy.admitted.get(at)).copied();
-            let live = workers().filter(|worker| worker.state(now, self.down_after) == WorkerState::Up);
-            let credits = live.filter_map(|worker| worker.sample.as_ref()?.credits.get(proxy).copied());
-            let admitted = credits.min_by_key(|credit| (credit.requests, credit.blocks)).or(known);
-            let workers = workers().map(|worker| worker.report(pool, now, self.down_after)).collect();
-            (pool.name.clone(), PoolReport { admitted: admitted.unwrap_or_default(), workers })
+            let live = || live(&self.workers, at, now, self.down_after);
+            let credits = live().filter_map(|worker| worker.sample.as_ref()?.credits.get(proxy).copied());
+            let admitted = credits.min_by_key(|credit| (credit.requests, credit.blocks)).or(known).unwrap_or_default();
+            let saturation = Some(pool.saturation_of(live()));
+            let workers = workers.map(|worker| worker.report(pool, now, self.down_after)).collect();
+            (pool.name.clone(), PoolReport { admitted, saturation, workers })
         };
         self.pools.iter().enumerate().map(report).collect()
+    }
+
+    /// Every pool's name and saturation at `now`, in the order of the configuration.
+    pub fn saturations(&self, now: Duration) -> impl Iterator<Item = (&str, f64)> {
+        self.pools.iter().enumerate().map(move |(at, pool)| {
+            (pool.name.as_str(), pool.saturation_of(live(&self.workers, at, now, self.down_after)))
+        })
     }
 
     /// Every worker at `now`, in the order of the configuration.
@@ -234,13 +251,25 @@ impl Pool {
             name: config.name.clone(),
             model: config.model.clone(),
             busy: config.busy,
+            saturation: config.saturation,
             max_num_batched_tokens: config.max_num_batched_tokens,
+            noted_saturation: config.saturation.saturation([]),
         }
+    }
+
+    fn saturation_of<'a>(&self, live: impl Iterator<Item = &'a Worker>) -> f64 {
+        self.saturation.saturation(live.map(Worker::ranks))
     }
 
     fn thresholds(&self) -> ModelThresholds {
         ModelThresholds { model: self.model.clone(), thresholds: self.busy }
     }
+}
+
+/// Workers of the `pool`-th pool that can be given work at `now`.
+fn live(workers: &[Worker], pool: usize, now: Duration, down_after: Duration) -> impl Iterator<Item = &Worker> {
+    let is_up = move |worker: &&Worker| worker.state(now, down_after) == WorkerState::Up;
+    workers.iter().filter(move |worker| worker.pool == pool).filter(is_up)
 }
 
 impl Worker {

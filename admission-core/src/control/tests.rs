@@ -76,6 +76,26 @@ fn the_answer_tells_what_was_admitted() {
 }
 
 #[test]
+fn the_state_shows_how_full_a_pool_is() {
+    let (store, control) = (MemoryStore::default(), control());
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(br#"{"pools": [{"name": "p", "max_in_flight": 1}]}"#) else {
+        panic!("policy")
+    };
+    let listed = store::update(&store, &control.keys.directory(), |all: &mut Directory| {
+        all.add(&Directory::of(&policy)).then_some(()).ok_or(())
+    });
+    listed.unwrap().unwrap();
+    let shown = |generation: u64, pool: Value| {
+        let view = json!({"version": 1, "epoch": 5, "generation": generation, "pools": {"p": pool}});
+        take_view(&store, &control, view.to_string().as_bytes(), Time(0)).unwrap();
+        state(&store, &control.keys, Time(0)).unwrap()["pools"]["p"]["view"]["saturation"].clone()
+    };
+    assert_eq!(shown(1, json!({"workers": []})), Value::Null, "a sidecar that does not say");
+    assert_eq!(shown(2, json!({"saturation": 1.25, "workers": []})), json!(1.25));
+    assert_eq!(shown(3, json!({"saturation": -1, "workers": []})), Value::Null, "no pool is emptier than empty");
+}
+
+#[test]
 fn what_is_no_view_changes_nothing() {
     let (store, control) = (MemoryStore::default(), control());
     let wrong_version = String::from_utf8(view(1, 1, 1)).unwrap().replace("\"version\":1", "\"version\":2");

@@ -35,6 +35,7 @@ fn picture(pool: &str) -> Picture {
         free_workers: 2,
         kv: Some(KvBlocks { total: Blocks(100), free: Blocks(50) }),
         admitted: Admitted::default(),
+        saturation: None,
     };
     Picture { policy: *policy, view: Some(view), tenant: Ledger::default(), pool: Ledger::default(), members, holder }
 }

@@ -1,12 +1,15 @@
 //! The part of the view that every request reads.
 
-use super::{Admitted, PoolReport, ViewDocument, WorkerReport};
+use super::{Admitted, PoolReport, RankReport, ViewDocument, WorkerReport};
 use crate::units::{Blocks, Millis, Time};
 
 const FORMAT: u8 = 1;
 
+/// In which saturation is kept.
+const MILLION: f64 = 1e6;
+
 /// One pool of the view, as small as a request needs it: at most 128 bytes in shared data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ViewSummary {
     /// Epoch of the document.
     pub epoch: u64,
@@ -22,6 +25,8 @@ pub struct ViewSummary {
     pub kv: Option<KvBlocks>,
     /// What had been admitted when the scrape began.
     pub admitted: Admitted,
+    /// How full the pool is, see [`crate::saturation`], in steps of a millionth; `None` when the sidecar does not say.
+    pub saturation: Option<f64>,
 }
 
 /// KV blocks over all live workers of a pool.
@@ -42,6 +47,33 @@ pub enum Freshness {
     Stale(Millis),
 }
 
+impl KvBlocks {
+    const NONE: Self = Self { total: Blocks(0), free: Blocks(0) };
+
+    /// Sums over the ranks of one worker; `None` when there is no rank, or one does not say.
+    pub fn of(ranks: &[RankReport]) -> Option<Self> {
+        let mut sum = (!ranks.is_empty()).then_some(Self::NONE)?;
+        for rank in ranks {
+            let (total, used) = (rank.kv_total_blocks?, rank.kv_used_blocks?);
+            sum = sum.plus(Self { total: Blocks(total), free: Blocks(total.saturating_sub(used)) });
+        }
+        Some(sum)
+    }
+
+    /// Share of the blocks in use, 0 to 1; `None` when there are no blocks.
+    pub fn used_share(&self) -> Option<f64> {
+        let used = self.total.0.saturating_sub(self.free.0);
+        (self.total.0 > 0).then(|| used as f64 / self.total.0 as f64)
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            total: Blocks(self.total.0.saturating_add(other.total.0)),
+            free: Blocks(self.free.0.saturating_add(other.free.0)),
+        }
+    }
+}
+
 impl ViewSummary {
     /// Condenses one pool of a document that arrived at `received`.
     pub fn new(document: &ViewDocument, pool: &PoolReport, received: Time) -> Self {
@@ -54,6 +86,7 @@ impl ViewSummary {
             free_workers: count(live().filter(|worker| !worker.busy)),
             kv: kv_blocks(live()),
             admitted: pool.admitted,
+            saturation: from_millionths(to_millionths(pool.saturation)),
         }
     }
 
@@ -76,6 +109,7 @@ impl ViewSummary {
             kv.1,
             self.admitted.requests,
             self.admitted.blocks,
+            to_millionths(self.saturation),
         ];
         let mut bytes = vec![FORMAT];
         for field in fields {
@@ -84,7 +118,8 @@ impl ViewSummary {
         bytes
     }
 
-    /// Reads [`Self::encode`]; `None` for bytes of another format. What a newer version appended is ignored.
+    /// Reads [`Self::encode`]; `None` for bytes of another format. What a newer version appended is ignored,
+    /// what an older one did not write yet is unknown.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&format, rest) = bytes.split_first()?;
         if format != FORMAT {
@@ -103,6 +138,7 @@ impl ViewSummary {
                 (total, free) => Some(KvBlocks { total: Blocks(total), free: Blocks(free) }),
             },
             admitted: Admitted { requests: next()?, blocks: next()? },
+            saturation: next().and_then(from_millionths),
         })
     }
 }
@@ -111,20 +147,23 @@ fn count<'a>(workers: impl Iterator<Item = &'a WorkerReport>) -> u32 {
     u32::try_from(workers.count()).unwrap_or(u32::MAX)
 }
 
-/// Sums over every rank of every worker; one rank that does not say makes the sum unknown rather than too small.
+/// Sums over the workers; one that does not say makes the sum unknown rather than too small.
 fn kv_blocks<'a>(workers: impl Iterator<Item = &'a WorkerReport>) -> Option<KvBlocks> {
-    let mut sum = KvBlocks { total: Blocks(0), free: Blocks(0) };
+    let mut sum = KvBlocks::NONE;
     for worker in workers {
-        if worker.ranks.is_empty() {
-            return None;
-        }
-        for rank in &worker.ranks {
-            let (total, used) = (rank.kv_total_blocks?, rank.kv_used_blocks?);
-            sum.total = Blocks(sum.total.0.saturating_add(total));
-            sum.free = Blocks(sum.free.0.saturating_add(total.saturating_sub(used)));
-        }
+        sum = sum.plus(KvBlocks::of(&worker.ranks)?);
     }
     (sum.total.0 > 0).then_some(sum)
+}
+
+/// [`u64::MAX`] for what is not known. No count of anything is negative or infinite, so neither says anything.
+fn to_millionths(saturation: Option<f64>) -> u64 {
+    let known = saturation.filter(|share| share.is_finite() && *share >= 0.0);
+    known.map_or(u64::MAX, |share| ((share * MILLION).round() as u64).min(u64::MAX - 1))
+}
+
+fn from_millionths(millionths: u64) -> Option<f64> {
+    (millionths != u64::MAX).then(|| millionths as f64 / MILLION)
 }
 
 #[cfg(test)]
@@ -140,7 +179,7 @@ mod tests {
     }
 
     fn summary(workers: Vec<WorkerReport>) -> ViewSummary {
-        let pool = PoolReport { admitted: Admitted { requests: 7, blocks: 70 }, workers };
+        let pool = PoolReport { admitted: Admitted { requests: 7, blocks: 70 }, saturation: Some(0.75), workers };
         let document = ViewDocument { version: 1, epoch: 5, generation: 6, pools: [("p".into(), pool.clone())].into() };
         ViewSummary::new(&document, &pool, Time(1_000))
     }
@@ -172,6 +211,46 @@ mod tests {
             bytes.extend_from_slice(&[1; 24]);
             assert_eq!(ViewSummary::decode(&bytes), Some(seen));
         }
+    }
+
+    #[test]
+    fn saturation_survives_in_millionths() {
+        let kept = |said: Option<f64>| {
+            let pool = PoolReport { saturation: said, ..PoolReport::default() };
+            let document = ViewDocument { version: 1, epoch: 5, generation: 6, pools: [].into() };
+            let seen = ViewSummary::new(&document, &pool, Time(0));
+            assert_eq!(ViewSummary::decode(&seen.encode()).as_ref(), Some(&seen), "{said:?}");
+            seen.saturation
+        };
+        assert_eq!(kept(Some(0.0)), Some(0.0));
+        assert_eq!(kept(Some(1.25)), Some(1.25));
+        assert_eq!(kept(Some(1.0 / 3.0)), Some(0.333_333));
+        assert_eq!(kept(Some(f64::MAX)), Some(u64::MAX as f64 / MILLION), "beyond what fits is the most that fits");
+        for nothing in [None, Some(-0.1), Some(f64::NAN), Some(f64::INFINITY), Some(f64::NEG_INFINITY)] {
+            assert_eq!(kept(nothing), None, "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_says_nothing_is_not_written() {
+        for said in [-1.0, f64::NAN, f64::INFINITY] {
+            let seen = ViewSummary { saturation: Some(said), ..summary(vec![]) };
+            assert_eq!(ViewSummary::decode(&seen.encode()).unwrap().saturation, None, "{said}");
+        }
+    }
+
+    #[test]
+    fn a_report_that_knows_no_saturation_names_none() {
+        let report = serde_json::to_value(PoolReport::default()).unwrap();
+        assert!(report.get("saturation").is_none(), "{report}");
+    }
+
+    #[test]
+    fn an_older_summary_knows_no_saturation() {
+        let seen = summary(vec![worker(WorkerState::Up, false, Some(10))]);
+        let bytes = seen.encode();
+        let older = ViewSummary::decode(&bytes[..73]);
+        assert_eq!(older, Some(ViewSummary { saturation: None, ..seen }), "its nine numbers stand as they are");
     }
 
     #[test]

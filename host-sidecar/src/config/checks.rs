@@ -207,13 +207,17 @@ fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<P
         if let Err(message) = busy.validate() {
             errors.add(join(&path, "busy"), message);
         }
+        let saturation = errors.take(&join(&path, "saturation"), raw.saturation).unwrap_or_default();
+        if let Err(message) = saturation.validate() {
+            errors.add(join(&path, "saturation"), message);
+        }
         let max_num_batched_tokens = errors.take(&join(&path, "max_num_batched_tokens"), raw.max_num_batched_tokens);
         if max_num_batched_tokens == Some(0) {
             errors.add(join(&path, "max_num_batched_tokens"), "must be at least 1");
         }
         let workers = workers(errors, &join(&path, "workers"), raw.workers, &mut addresses);
-        let named = name.zip(model);
-        pools.extend(named.map(|(name, model)| Pool { name, model, busy, max_num_batched_tokens, workers }));
+        let Some((name, model)) = name.zip(model) else { continue };
+        pools.push(Pool { name, model, busy, saturation, max_num_batched_tokens, workers });
     }
     pools
 }

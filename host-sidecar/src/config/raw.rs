@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use admission_core::saturation::BusyThresholds;
+use admission_core::saturation::{BusyThresholds, UtilizationThresholds};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_norway::Value;
@@ -77,6 +77,7 @@ pub struct Pool {
     pub name: Option<Part<String>>,
     pub model: Option<Part<String>>,
     pub busy: Option<Part<BusyThresholds>>,
+    pub saturation: Option<Part<UtilizationThresholds>>,
     pub max_num_batched_tokens: Option<Part<u64>>,
     pub workers: Option<Part<Vec<Part<Worker>>>>,
     #[serde(flatten)]

@@ -13,6 +13,7 @@ pools:
 - name: a
   model: model-a
   busy: {active_decode_blocks_threshold: 0.85}
+  saturation: {queue_depth_threshold: 5, kv_cache_util_threshold: 0.5}
   workers: ["a1:1", "a2:1"]
 - {name: b, workers: [{address: "b1:1", draining: true}]}
 "#;
@@ -100,6 +101,38 @@ fn states_and_numbers_are_counted_apart() {
     scrape(&mut table, 0, 86, ms(300));
     assert_eq!(table.revision(), Revision { states: 2, numbers: 3 });
     assert!(worker(&table, "a", 0, ms(300)).busy);
+}
+
+#[test]
+fn saturation_is_that_of_the_live_workers() {
+    let mut table = table();
+    let of = |table: &Table, pool: &str, now| table.reports(0, now)[pool].saturation;
+    assert_eq!(of(&table, "a", ms(0)), Some(1.0), "no worker is live");
+    scrape(&mut table, 0, 25, ms(0));
+    assert_eq!(of(&table, "a", ms(0)), Some(0.5), "0.25 used at the pool's own 0.5");
+    scrape(&mut table, 1, 75, ms(100));
+    assert_eq!(of(&table, "a", ms(100)), Some(1.0), "0.5 and 1.5");
+    assert_eq!(of(&table, "a", DOWN_AFTER), Some(1.5), "the first is down");
+    scrape(&mut table, 2, 0, ms(100));
+    assert_eq!(of(&table, "b", ms(100)), Some(1.0), "one that drains takes nothing, however empty it is");
+    assert_eq!(table.saturations(DOWN_AFTER).collect::<Vec<_>>(), [("a", 1.5), ("b", 1.0)]);
+}
+
+#[test]
+fn saturation_alone_is_news() {
+    let mut table = table();
+    scrape(&mut table, 0, 25, ms(0));
+    scrape(&mut table, 1, 75, ms(1_900));
+    let before = table.revision();
+    scrape(&mut table, 1, 75, DOWN_AFTER);
+    let after = Revision { numbers: before.numbers + 1, ..before };
+    assert_eq!(table.revision(), after, "the other worker has gone, though no scrape of it has ended yet");
+    scrape(&mut table, 1, 75, ms(2_100));
+    assert_eq!(table.revision(), after, "once");
+    scrape(&mut table, 1, 50, ms(2_200));
+    assert_eq!(table.revision(), Revision { numbers: after.numbers + 1, ..after }, "once with the ranks that cause it");
+    scrape(&mut table, 1, 50, ms(2_300));
+    assert_eq!(table.revision().numbers, after.numbers + 1, "and it is noted then");
 }
 
 #[test]

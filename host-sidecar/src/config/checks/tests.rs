@@ -21,6 +21,8 @@ fn the_smallest_configuration_has_every_default() {
     assert_eq!(config.proxies[0].url, "http://127.0.0.1:15010");
     let pool = &config.pools[0];
     assert_eq!((pool.model.as_str(), pool.max_num_batched_tokens), ("llama", None));
+    let full = pool.saturation;
+    assert_eq!((full.queue_depth_threshold, full.kv_cache_util_threshold), (5.0, 0.8));
     assert_eq!(pool.workers[0].metrics_url, "http://127.0.0.1:8000/metrics");
     assert!(!pool.workers[0].draining);
     assert!(config.warnings().is_empty());
@@ -39,6 +41,7 @@ pools:
 - name: llama-70b
   model: llama-3.3-70b
   busy: {active_decode_blocks_threshold: 1, active_prefill_tokens_threshold: 10000, active_prefill_tokens_threshold_frac: 0.8}
+  saturation: {queue_depth_threshold: 8, kv_cache_util_threshold: 1}
   max_num_batched_tokens: 8192
   workers: ["gpu-7.local:8000", {address: "[fd00::8]:8000", metrics_url: "http://10.0.0.8:9000/m?x=1", draining: true}]
 "#,
@@ -50,9 +53,22 @@ pools:
     let pool = &config.pools[0];
     assert_eq!(pool.busy.active_decode_blocks_threshold, Some(1.0));
     assert_eq!(pool.busy.active_prefill_tokens_threshold, Some(10_000));
+    let full = pool.saturation;
+    assert_eq!((full.queue_depth_threshold, full.kv_cache_util_threshold), (8.0, 1.0));
     assert_eq!(pool.max_num_batched_tokens, Some(8_192));
     assert_eq!(pool.workers[1].metrics_url, "http://10.0.0.8:9000/m?x=1");
     assert!(pool.workers[1].draining);
+}
+
+#[test]
+fn each_saturation_threshold_may_be_set_alone() {
+    let full = |set: &str| {
+        let text = SMALLEST.replace("name: llama,", &format!("name: llama, saturation: {set},"));
+        let full = Config::parse(&text).unwrap().pools[0].saturation;
+        (full.queue_depth_threshold, full.kv_cache_util_threshold)
+    };
+    assert_eq!(full("{queue_depth_threshold: 2.5}"), (2.5, 0.8));
+    assert_eq!(full("{kv_cache_util_threshold: 0.9}"), (5.0, 0.9));
 }
 
 #[test]
@@ -76,9 +92,9 @@ proxies:
 - {token: "two words"}
 - 7
 pools:
-- {name: a, model: m, workers: ["127.0.0.1", "127.0.0.1:8000", "127.0.0.1:8000", 8000], busy: {active_decode_blocks_threshold: 1.5}}
-- {name: a, model: m, workers: [], max_num_batched_tokens: 0, busy: {decode: 1}}
-- {workers: [{metrics_url: "ftp://x"}, {address: "h:1", draining: maybe, weight: 3}]}
+- {name: a, model: m, workers: ["127.0.0.1", "127.0.0.1:8000", "127.0.0.1:8000", 8000], busy: {active_decode_blocks_threshold: 1.5}, saturation: {queue_depth_threshold: 0}}
+- {name: a, model: m, workers: [], max_num_batched_tokens: 0, busy: {decode: 1}, saturation: {depth: 1}}
+- {saturation: {kv_cache_util_threshold: 80}, workers: [{metrics_url: "ftp://x"}, {address: "h:1", draining: maybe, weight: 3}]}
 "#,
     );
     let expected = [
@@ -97,16 +113,19 @@ pools:
         "proxies[3].url: missing",
         "proxies[3].token: the token holds characters",
         "pools[0].busy: active_decode_blocks_threshold is 1.5",
+        "pools[0].saturation: queue_depth_threshold is 0;",
         "pools[0].workers[0]: \"127.0.0.1\" is not host:port",
         "pools[0].workers[3]: a worker is host:port or an object",
         "pools[0].workers[2]: \"127.0.0.1:8000\" is already taken by pools[0].workers[1]",
         "pools[1].name: \"a\" is already taken by pools[0].name",
         "pools[1].model: \"m\" is already taken by pools[0].model",
         "pools[1].busy.decode: unknown field `decode`",
+        "pools[1].saturation.depth: unknown field `depth`",
         "pools[1].max_num_batched_tokens: must be at least 1",
         "pools[1].workers: must not be empty",
         "pools[2].name: missing",
         "pools[2].model: missing",
+        "pools[2].saturation: kv_cache_util_threshold is 80;",
         "pools[2].workers[0].address: missing",
         "pools[2].workers[0].metrics_url: \"ftp://x\" must begin with http://",
         "pools[2].workers[1].weight: no such field",
