@@ -12,7 +12,7 @@ use crate::policy::{Control, is_name};
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::Time;
-use crate::view::{VIEW_VERSION, ViewAnswer, ViewDocument, ViewRefusal, ViewSummary};
+use crate::view::{PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, ViewRefusal, ViewSummary, Workers};
 
 #[cfg(test)]
 mod tests;
@@ -126,29 +126,45 @@ fn parse(body: &[u8]) -> Result<ViewDocument, String> {
     }
 }
 
-/// Writes the summaries that requests read, as long as the document stands: another push may have overtaken this one.
+/// Writes the records that requests read, as long as the document stands: another push may have overtaken this one.
 fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) -> Result<ViewAnswer, StoreError> {
     let mut admitted = BTreeMap::new();
     for (name, pool) in &document.pools {
-        publish_pool(store, keys, document, &keys.view_of(name), &ViewSummary::new(document, pool, now))?;
+        publish_pool(store, keys, document, (name, pool), now)?;
         admitted.insert(name.clone(), store::read::<Ledger>(store, &keys.pool(name))?.0.admitted());
     }
     Ok(ViewAnswer { epoch: document.epoch, generation: document.generation, admitted })
 }
 
+/// The workers go before the summary. Neither record ever goes back to an overtaken document, so whoever reads the
+/// summary first and the workers then finds them of the same document or of a later one, and can tell by their epoch and
+/// generation; never of one before.
 fn publish_pool(
     store: &impl Store,
     keys: &Keys,
     document: &ViewDocument,
+    (name, pool): (&str, &PoolReport),
+    now: Time,
+) -> Result<(), StoreError> {
+    let workers = Workers::new(document, pool).encode();
+    publish_record(store, keys, document, &keys.workers_of(name), &workers)?;
+    let summary = ViewSummary::new(document, pool, now).encode();
+    publish_record(store, keys, document, &keys.view_of(name), &summary)
+}
+
+fn publish_record(
+    store: &impl Store,
+    keys: &Keys,
+    document: &ViewDocument,
     key: &str,
-    summary: &ViewSummary,
+    bytes: &[u8],
 ) -> Result<(), StoreError> {
     for _ in 0..store::MAX_ATTEMPTS {
         let (_, version) = store.read(key);
-        // Read after the version: a push that is taken from here on writes its own summary behind this one.
+        // Read after the version: a push that is taken from here on writes its own record behind this one.
         let standing: StandingView = store::read(store, &keys.view())?.0;
         let overtaken = (standing.epoch, standing.generation) != (document.epoch, document.generation);
-        if overtaken || store.write(key, &summary.encode(), version).is_ok() {
+        if overtaken || store.write(key, bytes, version).is_ok() {
             return Ok(());
         }
     }

@@ -47,6 +47,12 @@ impl Keys {
         format!("{}/view/{pool}", self.prefix)
     }
 
+    /// A pool's workers, as the view has them.
+    #[must_use]
+    pub fn workers_of(&self, pool: &str) -> String {
+        format!("{}/workers/{pool}", self.prefix)
+    }
+
     /// What is held in a pool.
     #[must_use]
     pub fn pool(&self, name: &str) -> String {

@@ -13,6 +13,7 @@ pub mod config;
 pub mod control;
 pub mod decide;
 pub mod directory;
+pub mod endpoint;
 pub mod estimate;
 pub mod hash;
 pub mod identity;

@@ -39,6 +39,12 @@ impl Sections {
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Of bytes that are no section.
+    #[must_use]
+    pub fn of(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// All that is left, as it is.
     #[must_use]
     pub fn rest(self) -> &'a [u8] {
@@ -49,6 +55,18 @@ impl<'a> Reader<'a> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// So many bytes as they are; `None` past the end.
+    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// One byte; `None` past the end.
+    pub fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_le_bytes)
     }
 
     /// Two bytes; `None` past the end.

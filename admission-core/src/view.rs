@@ -1,15 +1,18 @@
 //! The view: what the sidecar last said of the workers.
 //!
 //! [`ViewDocument`] is the JSON the sidecar posts, [`ViewAnswer`] what it gets back. The filter keeps the whole for the
-//! state page and a fixed-size [`ViewSummary`] per pool, which is all that a request reads.
+//! state page and, per pool, a fixed-size [`ViewSummary`], which is all that a request reads to be judged, and its
+//! [`Workers`], from which [`crate::endpoint`] chooses.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 mod summary;
+mod workers;
 
 pub use summary::{Freshness, KvBlocks, ViewSummary};
+pub use workers::{Seen, WorkerKey, Workers};
 
 /// The only version of the document so far; another is refused, not guessed at.
 pub const VIEW_VERSION: u32 = 1;

@@ -60,6 +60,45 @@ fn a_push_that_was_overtaken_leaves_the_newer_summary() {
     assert_eq!(standing(&store), (5, 3, 3));
 }
 
+fn workers(store: &MemoryStore) -> (u64, u64, usize) {
+    let workers = Workers::decode(&store.read(&control().keys.workers_of("p")).0.unwrap()).unwrap();
+    (workers.epoch, workers.generation, workers.list.len())
+}
+
+#[test]
+fn the_workers_are_there_before_the_summary_that_counts_them() {
+    let (store, control) = (Rc::new(MemoryStore::default()), control());
+    take_view(&*store, &control, &view(5, 1, 1), Time(0)).unwrap();
+    let inner = Rc::clone(&store);
+    store.before_write("view/p", move || {
+        assert_eq!((workers(&inner), standing(&inner)), ((5, 2, 2), (5, 1, 1)));
+    });
+    take_view(&*store, &control, &view(5, 2, 2), Time(1)).unwrap();
+    assert_eq!((workers(&store), standing(&store)), ((5, 2, 2), (5, 2, 2)));
+}
+
+#[test]
+fn a_push_that_was_overtaken_leaves_the_newer_workers() {
+    let (store, control) = (Rc::new(MemoryStore::default()), control());
+    take_view(&*store, &control, &view(5, 1, 1), Time(0)).unwrap();
+    let (inner, rival) = (Rc::clone(&store), control.clone());
+    store.before_write("workers/p", move || assert!(take_view(&*inner, &rival, &view(5, 3, 3), Time(0)).is_ok()));
+    assert!(take_view(&*store, &control, &view(5, 2, 2), Time(9)).is_ok());
+    assert_eq!((workers(&store), standing(&store)), ((5, 3, 3), (5, 3, 3)));
+}
+
+#[test]
+fn without_its_workers_a_summary_is_not_written() {
+    let (store, control) = (MemoryStore::default(), control());
+    take_view(&store, &control, &view(5, 1, 1), Time(0)).unwrap();
+    store.fail_on("workers/p", store::MAX_ATTEMPTS);
+    let not_taken = take_view(&store, &control, &view(5, 2, 2), Time(1));
+    assert!(matches!(not_taken, Err(NotTaken::Store(StoreError::Contention { .. }))), "{not_taken:?}");
+    assert_eq!((workers(&store), standing(&store)), ((5, 1, 1), (5, 1, 1)));
+    take_view(&store, &control, &view(5, 3, 3), Time(2)).unwrap();
+    assert_eq!((workers(&store), standing(&store)), ((5, 3, 3), (5, 3, 3)));
+}
+
 #[test]
 fn the_answer_tells_what_was_admitted() {
     let (store, control) = (MemoryStore::default(), control());

@@ -66,6 +66,12 @@ impl KvBlocks {
         (self.total.0 > 0).then(|| used as f64 / self.total.0 as f64)
     }
 
+    /// Blocks in use of a thousand, rounded down; `None` when there are no blocks.
+    pub fn used_permille(&self) -> Option<u16> {
+        let used = self.total.0.saturating_sub(self.free.0);
+        u16::try_from(used.saturating_mul(1_000).checked_div(self.total.0)?).ok()
+    }
+
     fn plus(self, other: Self) -> Self {
         Self {
             total: Blocks(self.total.0.saturating_add(other.total.0)),

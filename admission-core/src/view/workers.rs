@@ -1,0 +1,235 @@
+//! The part of the view from which an endpoint is chosen.
+
+use super::{KvBlocks, PoolReport, ViewDocument, WorkerReport, WorkerState};
+use crate::hash;
+use crate::record::{Reader, Sections, Writer};
+
+const FORMAT: u8 = 1;
+
+/// In [`Seen::kv_permille`]; also what is taken for a worker that does not say.
+const FULL: u16 = 1_000;
+
+const NOT_LIVE: u8 = 0;
+const BUSY: u8 = 1;
+const FREE: u8 = 2;
+
+/// The workers of one pool, as one document has them: 15 bytes each in shared data, and their addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workers {
+    /// Epoch of the document.
+    pub epoch: u64,
+    /// Generation of the document.
+    pub generation: u64,
+    /// Every worker, in the order of the document, the dead ones too.
+    pub list: Vec<Seen>,
+}
+
+/// One worker, as last seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// As the sidecar wrote it; only `ip:port` can be told to a proxy.
+    pub address: String,
+    /// That of the address.
+    pub key: WorkerKey,
+    /// It can be given work and is not busy.
+    pub free: bool,
+    /// It can be given work.
+    pub live: bool,
+    /// Requests running and waiting over all its ranks.
+    pub load: u64,
+    /// KV blocks in use of a thousand, rounded down; 1,000 when the worker does not say.
+    pub kv_permille: u16,
+}
+
+/// Names a worker within its pool, in any process and build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerKey(pub u64);
+
+impl WorkerKey {
+    /// Of the worker with this address.
+    #[must_use]
+    pub fn of(address: &str) -> Self {
+        Self(hash::stable(address.as_bytes()))
+    }
+}
+
+impl Workers {
+    /// Condenses one pool of a document.
+    #[must_use]
+    pub fn new(document: &ViewDocument, pool: &PoolReport) -> Self {
+        Self {
+            epoch: document.epoch,
+            generation: document.generation,
+            list: pool.workers.iter().map(Seen::new).collect(),
+        }
+    }
+
+    /// The bytes kept in shared data.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.bytes(&[FORMAT]);
+        out.u64(self.epoch);
+        out.u64(self.generation);
+        for seen in &self.list {
+            // A longer one is no address of anything, and would make the rest unreadable.
+            let Ok(length) = u32::try_from(seen.address.len()) else { continue };
+            out.bytes(&[seen.state()]);
+            out.u64(seen.load);
+            out.u16(seen.kv_permille);
+            out.u32(length);
+            out.bytes(seen.address.as_bytes());
+        }
+        out.finish(&Sections::default())
+    }
+
+    /// Reads [`Self::encode`]; `None` for any other bytes.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&format, rest) = bytes.split_first()?;
+        if format != FORMAT {
+            return None;
+        }
+        let mut reader = Reader::of(rest);
+        let mut workers = Self { epoch: reader.u64()?, generation: reader.u64()?, list: Vec::new() };
+        while !reader.is_empty() {
+            workers.list.push(Seen::read(&mut reader)?);
+        }
+        Some(workers)
+    }
+}
+
+impl Seen {
+    fn new(worker: &WorkerReport) -> Self {
+        let live = worker.state == WorkerState::Up;
+        let load =
+            worker.ranks.iter().fold(0_u64, |sum, rank| sum.saturating_add(rank.running.saturating_add(rank.waiting)));
+        Self {
+            address: worker.address.clone(),
+            key: WorkerKey::of(&worker.address),
+            free: live && !worker.busy,
+            live,
+            load,
+            kv_permille: KvBlocks::of(&worker.ranks).and_then(|kv| kv.used_permille()).unwrap_or(FULL),
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let state = reader.u8()?;
+        if !matches!(state, NOT_LIVE | BUSY | FREE) {
+            return None;
+        }
+        let (load, kv_permille) = (reader.u64()?, reader.u16()?);
+        let length = usize::try_from(reader.u32()?).ok()?;
+        let address = str::from_utf8(reader.bytes(length)?).ok()?.to_owned();
+        let key = WorkerKey::of(&address);
+        Some(Self { address, key, free: state == FREE, live: state != NOT_LIVE, load, kv_permille })
+    }
+
+    fn state(&self) -> u8 {
+        match (self.live, self.free) {
+            (false, _) => NOT_LIVE,
+            (true, false) => BUSY,
+            (true, true) => FREE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::RankReport;
+    use super::*;
+    #[cfg(target_family = "wasm")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn rank(running: u64, waiting: u64, used: Option<u64>) -> RankReport {
+        RankReport { running, waiting, kv_used_blocks: used, kv_total_blocks: Some(300), ..RankReport::default() }
+    }
+
+    fn worker(address: &str, state: WorkerState, busy: bool, ranks: Vec<RankReport>) -> WorkerReport {
+        WorkerReport { address: address.into(), state, scraped_ms_ago: 0, busy, ranks }
+    }
+
+    fn workers(list: Vec<WorkerReport>) -> Workers {
+        let pool = PoolReport { workers: list, ..PoolReport::default() };
+        let document = ViewDocument { version: 1, epoch: 5, generation: 6, pools: [].into() };
+        Workers::new(&document, &pool)
+    }
+
+    fn some() -> Workers {
+        workers(vec![
+            worker("10.0.0.7:8000", WorkerState::Up, false, vec![rank(3, 1, Some(100)), rank(2, 0, Some(0))]),
+            worker("gpu.local:1", WorkerState::Up, true, vec![rank(u64::MAX, 1, None)]),
+            worker("[::1]:80", WorkerState::Draining, false, vec![rank(0, 0, Some(300))]),
+            worker("", WorkerState::Down, false, vec![]),
+        ])
+    }
+
+    #[test]
+    fn says_of_each_worker_what_a_choice_needs() {
+        let seen = some();
+        assert_eq!((seen.epoch, seen.generation), (5, 6));
+        let states: Vec<_> = seen.list.iter().map(|worker| (worker.live, worker.free)).collect();
+        assert_eq!(states, [(true, true), (true, false), (false, false), (false, false)]);
+        let loads: Vec<_> = seen.list.iter().map(|worker| worker.load).collect();
+        assert_eq!(loads, [6, u64::MAX, 0, 0], "running and waiting of all ranks; nothing wraps");
+        let used: Vec<_> = seen.list.iter().map(|worker| worker.kv_permille).collect();
+        assert_eq!(used, [166, 1_000, 1_000, 1_000], "100 of 600; unknown; all; nothing scraped");
+        assert_eq!(seen.list[0].key, WorkerKey(hash::stable(b"10.0.0.7:8000")));
+    }
+
+    #[test]
+    fn survives_its_own_encoding() {
+        for seen in [some(), workers(vec![])] {
+            assert_eq!(Workers::decode(&seen.encode()), Some(seen));
+        }
+        assert_eq!(workers(vec![worker("ab:1", WorkerState::Up, false, vec![])]).encode().len(), 17 + 15 + 4);
+    }
+
+    #[test]
+    fn cut_or_foreign_bytes_are_refused() {
+        let bytes = workers(vec![worker("10.0.0.7:8000", WorkerState::Up, false, vec![])]).encode();
+        for length in (0..bytes.len()).filter(|length| *length != 17) {
+            assert_eq!(Workers::decode(&bytes[..length]), None, "cut to {length}");
+        }
+        let changed = |at: usize, byte: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            Workers::decode(&bytes)
+        };
+        assert_eq!(changed(0, 9), None, "another format");
+        assert_eq!(changed(17, 3), None, "no state of a worker");
+        assert_eq!(changed(31, 255), None, "a length beyond the end");
+        assert_eq!(changed(32, 255), None, "an address that is no text");
+    }
+
+    #[test]
+    fn no_bytes_break_the_reader_and_what_it_reads_it_writes() {
+        let mut rng = fastrand::Rng::with_seed(13);
+        let good = some().encode();
+        let mut read = 0;
+        for round in 0..20_000 {
+            let mut bytes = match round % 2 {
+                0 => (0..rng.usize(..80)).map(|_| rng.u8(..4)).collect(),
+                _ => good.clone(),
+            };
+            if let Some(first) = bytes.first_mut() {
+                *first = FORMAT;
+            }
+            for _ in 0..rng.usize(..3) {
+                let place = rng.usize(..=bytes.len());
+                match rng.u8(..3) {
+                    0 => bytes.truncate(place),
+                    1 => bytes.insert(place, rng.u8(..)),
+                    _ => bytes.iter_mut().skip(place).take(1).for_each(|byte| *byte = rng.u8(..)),
+                }
+            }
+            if let Some(seen) = Workers::decode(&bytes) {
+                assert_eq!(seen.encode(), bytes);
+                assert!(seen.list.iter().all(|worker| worker.live || !worker.free), "{seen:?}");
+                read += 1;
+            }
+        }
+        assert!(read > 1_000, "only {read} were read");
+    }
+}
