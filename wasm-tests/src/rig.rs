@@ -51,6 +51,8 @@ pub struct Setup {
     pub trapping: bool,
     /// HTTP filters before ours.
     pub filters_before: Vec<Value>,
+    /// Transport socket of the listener under test; plain text without one.
+    pub transport_socket: Option<Value>,
 }
 
 impl Setup {
@@ -65,7 +67,7 @@ impl Setup {
             "pools": [{"name": "main", "models": [format!("{MODEL}*")], "max_in_flight": 1_000}],
         });
         let worker = Config { model: MODEL.to_owned(), base_ms: 1.0, ..Config::default() };
-        Self { threads, wait, policy, worker, trapping: false, filters_before: Vec::new() }
+        Self { threads, wait, policy, worker, trapping: false, filters_before: Vec::new(), transport_socket: None }
     }
 
     /// The same with something in the policy replaced, by JSON pointer.
@@ -136,9 +138,13 @@ impl Rig {
         control_listener["per_connection_buffer_limit_bytes"] = json!(8 << 20);
         let mut filters = setup.filters_before.clone();
         filters.push(bootstrap::discovered(PLUGIN, &ecds));
+        let mut public = bootstrap::listener("public", &filters, &bootstrap::worker_routes());
+        if let Some(socket) = &setup.transport_socket {
+            public["filter_chains"][0]["transport_socket"] = socket.clone();
+        }
         let bootstrap = bootstrap::bootstrap(
             &[
-                bootstrap::listener("public", &filters, &bootstrap::worker_routes()),
+                public,
                 bootstrap::listener("neighbour", &[bootstrap::fixed(&neighbour)], &bootstrap::worker_routes()),
                 control_listener,
             ],

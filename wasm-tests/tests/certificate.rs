@@ -1,0 +1,183 @@
+//! Tenants that are named by the certificate of their connection.
+#![cfg(not(target_family = "wasm"))]
+
+use std::io;
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use wasm_tests::caller::{CHAT, chat, request_bytes};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait};
+
+/// Name of the proxy, by which callers know it.
+const SERVER: &str = "proxy.test";
+
+/// Somebody with a certificate.
+struct Identity {
+    chain: CertificateDer<'static>,
+    pem: String,
+    key: KeyPair,
+}
+
+/// Who signs certificates.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = distinguished("authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate"))
+    }
+
+    fn issue(&self, names: &[SanType]) -> Identity {
+        let mut params = CertificateParams::default();
+        // A name equal to its issuer's would make it look like a certificate that signs itself.
+        params.distinguished_name = distinguished("somebody");
+        params.subject_alt_names = names.to_vec();
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        Identity { chain: certificate.der().clone(), pem: certificate.pem(), key }
+    }
+
+    /// A listener's end of a connection: certificates of callers are asked for and checked, but one without any may come.
+    fn transport_socket(&self) -> Value {
+        let own = self.issue(&[dns(SERVER)]);
+        json!({
+            "name": "envoy.transport_sockets.tls",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+                "require_client_certificate": false,
+                "common_tls_context": {
+                    "tls_certificates": [{
+                        "certificate_chain": {"inline_string": own.pem},
+                        "private_key": {"inline_string": own.key.serialize_pem()},
+                    }],
+                    "validation_context": {"trusted_ca": {"inline_string": self.0.pem()}},
+                },
+            },
+        })
+    }
+}
+
+fn distinguished(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+fn dns(name: &str) -> SanType {
+    SanType::DnsName(name.try_into().expect("a name"))
+}
+
+fn uri(uri: &str) -> SanType {
+    SanType::URI(uri.try_into().expect("a URI"))
+}
+
+/// A caller's end of a connection, who trusts the authority and shows a certificate or none.
+fn connector(authority: &Authority, identity: Option<&Identity>) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.0.der().clone()).expect("a root");
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions of TLS")
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => config.with_no_client_auth(),
+        Some(identity) => {
+            let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
+            config.with_client_auth_cert(vec![identity.chain.clone()], key).expect("a key that fits")
+        }
+    };
+    TlsConnector::from(Arc::new(config))
+}
+
+/// Posts a chat request that claims to be of the tenant `from-header`; the beginning of the answer. What refuses a
+/// certificate does so after the caller's part of the handshake, so that is an error while reading.
+async fn post(rig: &Rig, connector: &TlsConnector) -> io::Result<String> {
+    let body = chat(MODEL, 1, false).to_string();
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"from-header")], body.as_bytes(), true);
+    let name = ServerName::try_from(SERVER).expect("a name");
+    let mut stream = connector.connect(name, TcpStream::connect(rig.address).await?).await?;
+    stream.write_all(&request).await?;
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await?;
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+/// The tenant that the worker was told of; the request must have been served.
+async fn tenant(rig: &Rig, connector: &TlsConnector) -> String {
+    let before = rig.worker.stats().requests;
+    assert_eq!(post(rig, connector).await.expect("an answer"), "HTTP/1.1 200");
+    let stats = rig.worker.stats();
+    assert_eq!(stats.requests, before + 1, "it came to the worker");
+    stats.last_headers["x-sluice-tenant"].clone()
+}
+
+async fn rig(authority: &Authority, sources: Value) -> Rig {
+    let mut setup = Setup::new(1, Wait::Unread).with("/tenant", json!({"sources": sources, "default": "nobody"}));
+    setup.transport_socket = Some(authority.transport_socket());
+    Rig::start(setup).await
+}
+
+#[tokio::test]
+async fn a_certificate_names_its_tenant_and_a_header_cannot() {
+    let authority = Authority::new();
+    let rig = rig(&authority, json!([{"certificate": {"after": "spiffe://cluster.local/ns/"}}])).await;
+    for (names, expected) in [
+        (vec![uri("spiffe://cluster.local/ns/acme/sa/web")], "acme"),
+        (vec![uri("spiffe://cluster.local/ns/zeta/sa/batch")], "zeta"),
+        // A certificate may name hosts as well; only a URI is an identity.
+        (vec![dns("acme.test"), uri("spiffe://cluster.local/ns/acme/sa/web")], "acme"),
+        (vec![dns("spiffe.cluster.local")], "nobody"),
+        (vec![uri("spiffe://elsewhere/ns/acme/sa/web")], "nobody"),
+        (vec![uri("spiffe://cluster.local.elsewhere/ns/acme/sa/web")], "nobody"),
+        (vec![uri("spiffe://cluster.local/ns/")], "nobody"),
+    ] {
+        let identity = authority.issue(&names);
+        assert_eq!(tenant(&rig, &connector(&authority, Some(&identity))).await, expected, "{names:?}");
+    }
+    assert_eq!(tenant(&rig, &connector(&authority, None)).await, "nobody", "no certificate");
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_names_nobody_leaves_it_to_the_next_source() {
+    let authority = Authority::new();
+    let sources = json!([{"certificate": {"after": "spiffe://cluster.local/ns/"}}, {"header": "x-tenant-id"}]);
+    let rig = rig(&authority, sources).await;
+    let (ours, foreign) = ("spiffe://cluster.local/ns/acme/sa/web", "spiffe://elsewhere/ns/acme/sa/web");
+    for (name, expected) in [(ours, "acme"), (foreign, "from-header")] {
+        let identity = authority.issue(&[uri(name)]);
+        assert_eq!(tenant(&rig, &connector(&authority, Some(&identity))).await, expected, "{name}");
+    }
+    assert_eq!(tenant(&rig, &connector(&authority, None)).await, "from-header", "no certificate");
+    rig.nothing_trapped().await;
+}
+
+/// The whole URI is the name where the configuration does not say what stands before it.
+#[tokio::test]
+async fn a_whole_uri_is_a_name_and_a_forged_one_is_not_heard() {
+    let authority = Authority::new();
+    let rig = rig(&authority, json!([{"certificate": {}}])).await;
+    let name = "spiffe://cluster.local/ns/acme/sa/web";
+    let identity = authority.issue(&[uri(name)]);
+    assert_eq!(tenant(&rig, &connector(&authority, Some(&identity))).await, name);
+
+    let forged = Authority::new().issue(&[uri(name)]);
+    let answer = post(&rig, &connector(&authority, Some(&forged))).await;
+    assert!(answer.is_err(), "the proxy lets nobody in whom the authority does not vouch for: {answer:?}");
+    assert_eq!(rig.worker.stats().requests, 1);
+    rig.nothing_trapped().await;
+}
