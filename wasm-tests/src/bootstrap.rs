@@ -86,6 +86,7 @@ pub fn listener(name: &str, filters: &[Value], routes: &Value) -> Value {
     let filters: Vec<&Value> = filters.iter().chain([&router]).collect();
     json!({
         "name": name,
+        "stat_prefix": name,
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
         "per_connection_buffer_limit_bytes": 1 << 20,
         "filter_chains": [{"filters": [{

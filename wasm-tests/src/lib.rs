@@ -10,3 +10,4 @@ pub mod bootstrap;
 pub mod caller;
 pub mod resetter;
 pub mod rig;
+pub mod steady;

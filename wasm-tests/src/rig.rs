@@ -25,6 +25,9 @@ pub const TOKEN: &str = "correct horse battery staple";
 /// Name of the worker's model.
 pub const MODEL: &str = "sim";
 
+/// Tokens of an answer that no test lives to see the end of.
+const ENDLESS: u32 = 500_000;
+
 /// In which of the three places requests wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -75,6 +78,16 @@ impl Setup {
     pub fn with(mut self, pointer: &str, value: Value) -> Self {
         let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
         self.policy.pointer_mut(parent).expect("a place in the policy")[field] = value;
+        self
+    }
+
+    /// The same with a worker that streams for hours, and slowly enough to leave the machine to others.
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.worker.base_ms = 10.0;
+        self.worker.per_kv_block_us = 0.0;
+        self.worker.max_model_len = 2 * ENDLESS;
+        self.worker.num_gpu_blocks = 100 * ENDLESS / self.worker.block_size;
         self
     }
 
@@ -240,6 +253,28 @@ impl Rig {
         })
         .await;
         callers
+    }
+
+    /// Starts an answer that streams on until its caller is dropped; it has begun when this returns. Unlike `hold` it
+    /// leaves the worker to others. The worker must allow so many tokens: see [`Setup::patient`].
+    pub async fn endless(&self, tenant: &str, headers: &[(&str, &str)]) -> RawCaller {
+        let body = chat(MODEL, ENDLESS, true).to_string();
+        let tenant = ("x-tenant-id", tenant);
+        let headers: Vec<_> = headers.iter().chain([&tenant]).map(|(name, value)| (*name, value.as_bytes())).collect();
+        let mut caller = RawCaller::send(self.address, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await;
+        let begun = caller.read_until("data: ").await;
+        assert!(begun.starts_with("HTTP/1.1 200") && begun.contains("data: "), "{begun}");
+        caller
+    }
+
+    /// Connections to the listener under test, by worker thread.
+    pub async fn connections(&self) -> Vec<u64> {
+        let mut connections = Vec::new();
+        for thread in 0..self.setup.threads {
+            let name = format!("listener.public.worker_{thread}.downstream_cx_active");
+            connections.push(self.envoy.stat(&name).await.expect("a gauge"));
+        }
+        connections
     }
 
     /// Waits until the proxy has so many requests of the listener under test in hand.
