@@ -185,6 +185,12 @@ impl Rig {
         std::fs::rename(&next, self.folder.path().join("sluice.json")).expect("rename the plugin");
     }
 
+    /// The same with another build of the filter.
+    pub fn change_code(&mut self, code: PathBuf, change: impl FnOnce(&mut Value)) {
+        self.code = code;
+        self.reconfigure(change);
+    }
+
     /// Of the control listener.
     #[must_use]
     pub fn control_address(&self) -> SocketAddr {

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -152,6 +153,13 @@ impl Load {
             change(policy);
             number(policy, next);
         });
+        self.in_force(next).await
+    }
+
+    /// Changes the code of the filter, and of its policy nothing but the number.
+    pub async fn change_code(&self, rig: &mut Rig, code: PathBuf) -> u64 {
+        let next = self.next();
+        rig.change_code(code, |policy| number(policy, next));
         self.in_force(next).await
     }
 

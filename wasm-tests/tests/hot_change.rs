@@ -1,10 +1,13 @@
-//! Policies change while requests are on their way.
+//! Policies and builds of the filter change while requests are on their way.
 #![cfg(not(target_family = "wasm"))]
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
+use wasm_tests::artefacts;
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
-use wasm_tests::steady::{self, Answer, CAPPED, Knob, Load, Outcome};
+use wasm_tests::steady::{self, Answer, CAPPED, Knob, Load, Outcome, STEADY};
 
 const EVERY_WAIT: [Wait; 3] = [Wait::Unread, Wait::AtHeaders, Wait::BodyHeld];
 
@@ -191,4 +194,113 @@ async fn a_request_ends_under_the_policy_it_began_under() {
             all_is_accounted_for(&rig, &answers, &[], admitted).await;
         }
     }
+}
+
+/// VMs of all builds of the filter, on whatever thread.
+async fn vms(rig: &Rig) -> u64 {
+    rig.envoy.stat("wasm.envoy.wasm.runtime.v8.active").await.expect("a gauge")
+}
+
+/// The VMs of one build give way to those of another and come back; what either holds counts in both until it ends.
+#[tokio::test]
+async fn another_build_takes_over_under_load_and_back() {
+    for wait in EVERY_WAIT {
+        let mut rig = start(wait).await;
+        let before = vms(&rig).await;
+        let load = Load::start(&rig, 0).await;
+        let mut held = endless(&rig, 4).await;
+        for round in 0..4 {
+            let other = round % 2 == 0;
+            let code = if other { artefacts::trapping_filter() } else { artefacts::filter() };
+            load.change_code(&mut rig, code).await;
+            assert!(
+                !other || vms(&rig).await >= before + u64::from(THREADS),
+                "the other build has a VM on every thread"
+            );
+            assert_eq!(rig.held().await.1, 4, "what other code holds stays held");
+            assert_eq!(refusal(&rig).await, (429, 5, 4), "and counts");
+            held.drain(..2);
+            capped_holds(&rig, 2).await;
+            held.extend(endless(&rig, 2).await);
+            assert_eq!(refusal(&rig).await, (429, 5, 4), "held by both builds");
+        }
+        drop(held);
+        capped_holds(&rig, 0).await;
+        // The load goes on, so it is the first build that serves it.
+        eventually("the other build's VMs are gone", async || {
+            let now = vms(&rig).await;
+            (now == before).then_some(()).ok_or(format!("{now}, before {before}"))
+        })
+        .await;
+        let answers = load.stop().await;
+        all_is_accounted_for(&rig, &answers, &[], 4 + 4 * 2).await;
+        eventually("and nobody counts them as alive", async || {
+            let members = rig.state().await["members"].clone();
+            (members.as_array().map(Vec::len) == Some(THREADS as usize)).then_some(()).ok_or(members.to_string())
+        })
+        .await;
+    }
+}
+
+/// Requests held in the pool by lane, without those of the load.
+async fn by_lane(rig: &Rig) -> BTreeMap<String, u64> {
+    let state = rig.state().await;
+    let mut lanes = BTreeMap::new();
+    for column in state["pools"]["main"]["columns"].as_array().expect("columns") {
+        let (lane, held) = (column["lane"].as_str().expect("a lane"), &column["held"]["requests"]);
+        if lane != STEADY {
+            *lanes.entry(lane.to_owned()).or_default() += held.as_u64().expect("a number");
+        }
+    }
+    lanes
+}
+
+async fn lanes_hold(rig: &Rig, expected: &[(&str, u64)]) {
+    let expected: BTreeMap<String, u64> = expected.iter().map(|(lane, held)| ((*lane).to_owned(), *held)).collect();
+    eventually("the lanes hold what they should", async || {
+        let held = by_lane(rig).await;
+        (held == expected).then_some(()).ok_or(format!("{held:?}, not {expected:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn lanes_come_and_go_while_requests_of_theirs_are_held() {
+    let lanes = |names: &[&str]| {
+        let lane = |(place, name)| json!({"name": name, "priority": 100 - 10 * place});
+        names.iter().enumerate().map(lane).collect::<Value>()
+    };
+    let mut setup = setup(Wait::Unread);
+    setup.policy["default_lane"] = json!("standard");
+    setup.policy["lanes"] = lanes(&["interactive", "standard", STEADY]);
+    let mut rig = Rig::start(setup).await;
+    let load = Load::start(&rig, 0).await;
+    let asking = async |rig: &Rig, lane| rig.endless("acme", &[("x-sluice-lane", lane)]).await;
+
+    let mut interactive = vec![asking(&rig, "interactive").await, asking(&rig, "interactive").await];
+    let mut standard = vec![asking(&rig, "standard").await];
+    lanes_hold(&rig, &[("interactive", 2), ("standard", 1)]).await;
+
+    // One is gone, one is new, and those that stay have changed places.
+    load.change(&mut rig, |policy| policy["lanes"] = lanes(&["urgent", STEADY, "standard"])).await;
+    assert_eq!(by_lane(&rig).await, BTreeMap::from([("interactive".to_owned(), 2), ("standard".to_owned(), 1)]));
+    let urgent = asking(&rig, "urgent").await;
+    standard.push(asking(&rig, "interactive").await);
+    lanes_hold(&rig, &[("interactive", 2), ("standard", 2), ("urgent", 1)]).await;
+    interactive.pop();
+    lanes_hold(&rig, &[("interactive", 1), ("standard", 2), ("urgent", 1)]).await;
+
+    // It is back in another place, and the new one is gone.
+    load.change(&mut rig, |policy| policy["lanes"] = lanes(&["standard", "interactive", STEADY])).await;
+    interactive.push(asking(&rig, "interactive").await);
+    standard.push(asking(&rig, "urgent").await);
+    lanes_hold(&rig, &[("interactive", 2), ("standard", 3), ("urgent", 1)]).await;
+    drop(urgent);
+    lanes_hold(&rig, &[("interactive", 2), ("standard", 3)]).await;
+    drop(standard);
+    lanes_hold(&rig, &[("interactive", 2)]).await;
+    drop(interactive);
+    lanes_hold(&rig, &[]).await;
+    let answers = load.stop().await;
+    all_is_accounted_for(&rig, &answers, &[], 3 + 2 + 2).await;
 }
