@@ -1,10 +1,11 @@
 //! A request's headers: what they say, what is taken off, what is put on.
 
+use admission_core::endpoint::Endpoint;
 use admission_core::hash;
 use admission_core::identity::Source;
-use admission_core::intake::Arrival;
 use admission_core::policy::{Lane, Policy, Pool};
-use admission_core::request::Api;
+use admission_core::request::{Api, plain_path};
+use admission_core::terms::Arrival;
 use admission_core::units::Tokens;
 
 use sha2::{Digest, Sha256};
@@ -14,26 +15,37 @@ use crate::host;
 /// Headers beginning so are ours alone.
 const OUR_PREFIX: &str = "x-sluice-";
 
+/// The header that a cluster with the `override_host` policy reads.
+const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
+
+/// Headers in which a caller may name its objective, the one that is asked first before the older one.
+const OBJECTIVE_HEADERS: [&str; 2] = ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
+
 /// Headers by which the platform, and nobody else, chooses a worker.
-const ENDPOINT_HEADERS: [&str; 3] = [
-    "x-gateway-destination-endpoint",
-    "x-gateway-destination-endpoint-served",
-    "x-gateway-destination-endpoint-subset",
-];
+const ENDPOINT_HEADERS: [&str; 3] =
+    [ENDPOINT_HEADER, "x-gateway-destination-endpoint-served", "x-gateway-destination-endpoint-subset"];
+
+/// Why a request would have been refused that is in shadow; of requests and of answers.
+pub const WOULD_REJECT: &str = "x-sluice-would-reject";
 
 /// Longest name of a tenant that is told to workers as it is, in bytes.
 const LONGEST_TENANT: usize = 128;
 
-/// Reads the current request's headers; they cannot be read again later.
-pub fn read(policy: &Policy) -> Arrival {
+/// Reads the current request's headers, some of them [`spoofed`]; they cannot be read again later.
+pub fn read(policy: &Policy, spoofed: &[String]) -> Arrival {
     let named = policy.tenant_sources.iter().find_map(tenant);
     let encoding = host::request_header("content-encoding").unwrap_or_default();
+    let path = host::request_header(":path").unwrap_or_default();
+    let path = String::from_utf8_lossy(&path);
     Arrival {
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
         asked_lane: policy.lane_header.as_ref().and_then(|header| host::request_header_text(header)),
-        api: Api::of_path(&String::from_utf8_lossy(&host::request_header(":path").unwrap_or_default())),
+        objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| host::request_header_text(header)).collect(),
+        api: Api::of_path(&path),
+        path: plain_path(&path),
         body_bytes: host::request_header_text("content-length").and_then(|length| length.parse().ok()),
         encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
+        spoofed: spoofed.iter().any(|name| policy.lane_header.as_ref() != Some(name)),
     }
 }
 
@@ -51,10 +63,10 @@ fn tenant(source: &Source) -> Option<String> {
 }
 
 /// Whatever is no plain text is escaped: it still tells one tenant from another, and cannot break the header that tells
-/// the worker.
+/// the worker. A text with a backslash is escaped too, or it could pass for one that was.
 fn tenant_name(value: &[u8]) -> Option<String> {
     let value = value.trim_ascii();
-    let plain = str::from_utf8(value).ok().filter(|text| !text.chars().any(char::is_control));
+    let plain = str::from_utf8(value).ok().filter(|text| !text.chars().any(|sign| sign.is_control() || sign == '\\'));
     let name = plain.map_or_else(|| value.escape_ascii().to_string(), str::to_owned);
     match name.char_indices().find(|(end, _)| *end >= LONGEST_TENANT) {
         // The rest still tells one tenant from another.
@@ -69,18 +81,25 @@ pub fn is_upgrade() -> bool {
     host::request_header(":method").is_some_and(|method| method == b"GET") && host::request_header("upgrade").is_some()
 }
 
-/// Takes off everything that a caller must not say for the platform.
-pub fn strip_spoofed() {
-    for name in host::request_header_names() {
-        if name.starts_with(OUR_PREFIX) || ENDPOINT_HEADERS.contains(&name.as_str()) {
-            host::remove_request_header(&name);
-        }
-    }
+/// Names of the request's headers that callers must not set for the platform.
+pub fn spoofed() -> Vec<String> {
+    let mut names = host::request_header_names();
+    names.retain(|name| name.starts_with(OUR_PREFIX) || ENDPOINT_HEADERS.contains(&name.as_str()));
+    names
 }
 
-/// Tells the worker who sends the request and how urgent it is.
-pub fn tag_sender(tenant: &str, lane: &Lane) {
+/// Takes headers off.
+pub fn strip(names: &[String]) {
+    names.iter().for_each(|name| host::remove_request_header(name));
+}
+
+/// Tells the worker who sends the request.
+pub fn tag_tenant(tenant: &str) {
     host::set_request_header("x-sluice-tenant", tenant);
+}
+
+/// Tells the worker how urgent it is.
+pub fn tag_lane(lane: &Lane) {
     host::set_request_header("x-sluice-lane", &lane.name);
     host::set_request_header("x-sluice-priority", &lane.priority.to_string());
 }
@@ -93,4 +112,14 @@ pub fn tag_pool(pool: &Pool) {
 /// Tells the worker what the prompt was taken to be.
 pub fn tag_prompt(prompt: Tokens) {
     host::set_request_header("x-sluice-prompt-tokens", &prompt.0.to_string());
+}
+
+/// Tells the proxy's cluster which worker to take.
+pub fn tag_endpoint(endpoint: &Endpoint) {
+    host::set_request_header(ENDPOINT_HEADER, &endpoint.header);
+}
+
+/// Tells the worker that the request would have been refused.
+pub fn tag_would_reject(reason: &str) {
+    host::set_request_header(WOULD_REJECT, reason);
 }

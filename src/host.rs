@@ -34,6 +34,37 @@ pub fn peer_uri() -> Option<String> {
     String::from_utf8(uri).ok()
 }
 
+/// Name of the route that the proxy has chosen.
+pub fn route_name() -> Option<String> {
+    text_property(&["xds", "route_name"])
+}
+
+/// Name of the virtual host that the proxy has chosen.
+pub fn virtual_host_name() -> Option<String> {
+    text_property(&["xds", "virtual_host_name"])
+}
+
+/// What the route's own metadata holds for a filter, as pairs; empty where the proxy cannot put it into pairs, which it
+/// cannot with a null.
+pub fn route_metadata(filter: &str) -> Option<Vec<u8>> {
+    match hostcalls::get_property(vec!["xds", "route_metadata", "filter_metadata", filter]) {
+        Ok(pairs) => pairs,
+        Err(Status::SerializationFailure) => Some(Vec::new()),
+        Err(_) => None,
+    }
+}
+
+/// The worker that answers, as `ip:port`; `None` when the proxy itself does.
+pub fn answering_worker() -> Option<String> {
+    let by_worker = text_property(&["response", "code_details"]).is_some_and(|details| details == "via_upstream");
+    by_worker.then(|| text_property(&["upstream", "address"])).flatten()
+}
+
+fn text_property(path: &[&str]) -> Option<String> {
+    let value = hostcalls::get_property(path.to_vec()).ok().flatten()?;
+    String::from_utf8(value).ok().filter(|text| !text.is_empty())
+}
+
 /// Names of all request headers.
 pub fn request_header_names() -> Vec<String> {
     let pairs = hostcalls::get_map_bytes(MapType::HttpRequestHeaders).unwrap_or_default();
@@ -66,6 +97,12 @@ pub fn remove_request_header(name: &str) {
 /// Bytes of the request body that the proxy holds, from an offset.
 pub fn request_body(start: usize, length: usize) -> Vec<u8> {
     body(BufferType::HttpRequestBody, start, length)
+}
+
+/// Puts other bytes in place of all the `held` bytes that the proxy holds of a request body. With another number than the
+/// proxy's own the SDK would panic; it is the one that the last callback told.
+pub fn replace_request_body(held: usize, bytes: &[u8]) {
+    report("replace a request body", hostcalls::set_buffer(BufferType::HttpRequestBody, 0, held, bytes));
 }
 
 fn body(buffer: BufferType, start: usize, length: usize) -> Vec<u8> {

@@ -16,6 +16,7 @@ mod http;
 mod instance;
 mod metrics;
 mod root;
+mod routes;
 mod store;
 #[cfg(feature = "test-trap")]
 mod trap;

@@ -1,18 +1,19 @@
 //! Counters and gauges.
 //!
 //! A name carries its labels as `label=.=value;.;` before the metric; the proxy's `stats_tags` take them off. Label
-//! values come from the configuration alone.
+//! values come from the configuration alone: a model is named by the pattern it fits.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use admission_core::ledger::Ledger;
 use admission_core::members::Members;
-use admission_core::policy::Policy;
+use admission_core::outcome::Reason;
+use admission_core::policy::{Lane, Policy, Pool};
+use admission_core::request::Api;
 use admission_core::store::{self, Store};
 use admission_core::units::Time;
 use admission_core::view::ViewSummary;
-use once_cell::unsync::OnceCell;
 
 use crate::host;
 use crate::store::SharedData;
@@ -23,29 +24,72 @@ pub const ADMITTED: &str = "admitted";
 /// Label value where a request was refused before its pool was known.
 pub const NONE: &str = "none";
 
-/// Requests decided, by pool, lane and outcome. One that is let in by a guess counts once its body has been read.
+/// Requests decided, by pool, lane, model, endpoint and outcome. One that is let in by a guess counts once its body has been
+/// read.
 const REQUESTS: &str = "sluice_requests_total";
+/// Requests in shadow that would have been refused, by the same labels.
+const WOULD_REJECT: &str = "sluice_would_reject_total";
+/// Requests on routes whose own metadata could not be read, so that the policy held as if it had none.
+const BAD_ROUTES: &str = "sluice_route_metadata_errors_total";
 /// Requests in flight, by pool.
 const IN_FLIGHT: &str = "sluice_in_flight_requests";
 /// Tokens in flight, by pool.
 const TOKENS_IN_FLIGHT: &str = "sluice_in_flight_tokens";
 /// Age of the view, by pool.
 const VIEW_AGE: &str = "sluice_view_age_ms";
+/// Saturation in thousandths, by pool, as the view has it.
+const SATURATION: &str = "sluice_saturation_permille";
 
-/// A metric that is defined when it is first used: every definition costs the host an entry that stays.
-#[derive(Default)]
-struct Id(OnceCell<Option<u32>>);
-
-/// The metrics of one plugin.
+/// The metrics of one plugin. One is defined when it is first used, and once: every definition costs the host an entry
+/// that stays. One that the host would not define is remembered too.
 #[derive(Default)]
 pub struct Metrics {
-    ids: RefCell<BTreeMap<String, Id>>,
+    ids: RefCell<BTreeMap<String, Option<u32>>>,
+}
+
+/// What a decision is counted under.
+pub struct Labels {
+    pool: String,
+    lane: String,
+    /// By the pattern it fits.
+    pub model: String,
+    endpoint: Api,
+}
+
+impl Labels {
+    /// Of a request as far as it is known.
+    pub fn of(pool: Option<&Pool>, lane: &Lane, model: Option<&str>, endpoint: Api) -> Self {
+        Self {
+            pool: pool.map_or(NONE, |pool| &pool.name).to_owned(),
+            lane: lane.name.clone(),
+            model: pool.map_or_else(|| NONE.to_owned(), |pool| pool.model_label(model)),
+            endpoint,
+        }
+    }
 }
 
 impl Metrics {
     /// Counts a decision.
-    pub fn count(&self, pool: &str, lane: &str, outcome: &str) {
-        let name = format!("pool=.={pool};.;lane=.={lane};.;outcome=.={outcome};.;{REQUESTS}");
+    pub fn count(&self, labels: &Labels, outcome: &str) {
+        self.count_labelled(labels, outcome, REQUESTS);
+    }
+
+    /// Counts a refusal that shadow has kept from happening.
+    pub fn count_would_reject(&self, labels: &Labels, reason: Reason) {
+        self.count_labelled(labels, reason.label(), WOULD_REJECT);
+    }
+
+    /// Counts a request on a route whose metadata could not be read.
+    pub fn count_bad_route(&self) {
+        self.with(BAD_ROUTES.to_owned(), host::define_counter, host::increment);
+    }
+
+    fn count_labelled(&self, labels: &Labels, outcome: &str, metric: &str) {
+        let Labels { pool, lane, model, endpoint } = labels;
+        let endpoint = endpoint.label();
+        let name = format!(
+            "pool=.={pool};.;lane=.={lane};.;model=.={model};.;endpoint=.={endpoint};.;outcome=.={outcome};.;{metric}"
+        );
         self.with(name, host::define_counter, host::increment);
     }
 
@@ -63,16 +107,25 @@ impl Metrics {
             }
             if let Some(view) = SharedData.read(&pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes)) {
                 gauge(VIEW_AGE, now.since(view.received).0);
+                if let Some(saturation) = view.saturation {
+                    gauge(SATURATION, (saturation * 1_000.0).round() as u64);
+                }
             }
         }
     }
 
     fn with(&self, name: String, define: impl FnOnce(&str) -> Option<u32>, apply: impl FnOnce(u32)) {
         let mut ids = self.ids.borrow_mut();
-        let entry = ids.entry(name);
-        let defined = entry.key().clone();
-        if let Some(id) = entry.or_default().0.get_or_init(|| define(&defined)) {
-            apply(*id);
+        let id = match ids.get(&name) {
+            Some(id) => *id,
+            None => {
+                let id = define(&name);
+                ids.insert(name, id);
+                id
+            }
+        };
+        if let Some(id) = id {
+            apply(id);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::control::ControlStream;
 use crate::host;
 use crate::http::Exchange;
 use crate::instance::Instance;
+use crate::routes::Routes;
 
 /// The root of a plugin; does nothing until it is configured.
 #[derive(Default)]
@@ -23,7 +24,7 @@ pub struct Root {
 enum Role {
     #[default]
     Unconfigured,
-    Filter(Rc<Policy>, Rc<Instance>),
+    Filter(Rc<Policy>, Rc<Routes>, Rc<Instance>),
     Control(Rc<Control>),
 }
 
@@ -36,7 +37,7 @@ impl RootContext for Root {
         match Plugin::parse(&self.get_plugin_configuration().unwrap_or_default()) {
             Ok(Plugin::Filter(policy)) => {
                 let instance = Instance::of(&policy, host::root_id());
-                self.role = Role::Filter(Rc::new(*policy), instance);
+                self.role = Role::Filter(Rc::new(*policy), Rc::default(), instance);
                 self.set_tick_period(Duration::from_millis(TICK.0));
                 true
             }
@@ -54,14 +55,16 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        if let Role::Filter(policy, instance) = &self.role {
+        if let Role::Filter(policy, _, instance) = &self.role {
             instance.tick(policy);
         }
     }
 
     fn create_http_context(&self, _: u32) -> Option<Box<dyn HttpContext>> {
         match &self.role {
-            Role::Filter(policy, instance) => Some(Box::new(Exchange::new(Rc::clone(policy), Rc::clone(instance)))),
+            Role::Filter(policy, routes, instance) => {
+                Some(Box::new(Exchange::new(Rc::clone(policy), Rc::clone(routes), Rc::clone(instance))))
+            }
             Role::Control(control) => Some(Box::new(ControlStream::new(Rc::clone(control)))),
             Role::Unconfigured => None,
         }

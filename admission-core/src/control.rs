@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-
-use crate::directory::Directory;
-use crate::keys::{Keys, SHARED_TENANT_SLOTS};
-use crate::ledger::{Amount, LaneKey, Ledger};
-use crate::members::Members;
+use crate::keys::Keys;
+use crate::ledger::Ledger;
 use crate::policy::{Control, is_name};
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::Time;
 use crate::view::{PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, ViewRefusal, ViewSummary, Workers};
 
+mod state;
 #[cfg(test)]
 mod tests;
+
+pub use state::state;
 
 /// Path that takes views.
 pub const VIEW_PATH: &str = "/sluice/v1/view";
@@ -169,90 +168,4 @@ fn publish_record(
         }
     }
     Err(StoreError::Contention { key: key.to_owned() })
-}
-
-/// Everything that is counted and known, as JSON.
-///
-/// # Errors
-/// A record that is not Sluice's.
-pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreError> {
-    let members: Members = store::read(store, &keys.members())?.0;
-    let directory: Directory = store::read(store, &keys.directory())?.0;
-    let view: StandingView = store::read(store, &keys.view())?.0;
-    let mut pools = BTreeMap::new();
-    for name in &directory.pools {
-        let ledger: Ledger = store::read(store, &keys.pool(name))?.0;
-        let summary = store.read(&keys.view_of(name)).0.and_then(|bytes| ViewSummary::decode(&bytes));
-        pools.insert(name, pool_state(&ledger, &members, &directory, summary.as_ref(), now));
-    }
-    let mut tenants = BTreeMap::new();
-    for name in &directory.tenants {
-        let ledger: Ledger = store::read(store, &keys.tenant(name))?.0;
-        tenants.insert(name, amount(ledger.held(&members)));
-    }
-    let mut shared = BTreeMap::new();
-    for slot in 0..SHARED_TENANT_SLOTS {
-        let ledger: Ledger = store::read(store, &keys.shared_tenant(slot))?.0;
-        let held = ledger.held(&members);
-        if !held.is_zero() {
-            shared.insert(slot.to_string(), amount(held));
-        }
-    }
-    let live: Vec<Value> = members
-        .iter()
-        .map(|member| json!({"slot": member.holder.slot, "epoch": member.holder.epoch, "heartbeat": member.heartbeat}))
-        .collect();
-    Ok(json!({
-        "members": live, "pools": pools, "tenants": tenants, "shared_tenants": shared, "view": view_state(&view, now),
-    }))
-}
-
-fn pool_state(
-    ledger: &Ledger,
-    members: &Members,
-    directory: &Directory,
-    view: Option<&ViewSummary>,
-    now: Time,
-) -> Value {
-    let columns: Vec<Value> = ledger
-        .live(members)
-        .map(|column| {
-            json!({
-                "slot": column.holder.slot, "epoch": column.holder.epoch,
-                "lane": lane_name(directory, column.lane), "held": amount(column.held),
-            })
-        })
-        .collect();
-    let view = view.map(|view| {
-        json!({
-            "age_ms": now.since(view.received).0, "generation": view.generation,
-            "live_workers": view.live_workers, "free_workers": view.free_workers,
-            "saturation": view.saturation,
-            "kv_total_blocks": view.kv.map(|kv| kv.total), "kv_free_blocks": view.kv.map(|kv| kv.free),
-        })
-    });
-    let between_releases = ledger.drain().time_for(1).map(|time| time.0);
-    json!({
-        "held": amount(ledger.held(members)), "columns": columns, "admitted": ledger.admitted(),
-        "ms_between_releases": between_releases, "view": view,
-    })
-}
-
-fn lane_name(directory: &Directory, key: LaneKey) -> String {
-    let name = directory.lanes.iter().find(|name| LaneKey::of(name) == key);
-    name.cloned().unwrap_or_else(|| format!("#{:08x}", key.0))
-}
-
-fn amount(held: Amount) -> Value {
-    json!({"requests": held.requests, "tokens": held.tokens, "blocks": held.blocks})
-}
-
-fn view_state(view: &StandingView, now: Time) -> Value {
-    if view.document.is_empty() {
-        return Value::Null;
-    }
-    let document: Value = serde_json::from_slice(&view.document).unwrap_or_default();
-    json!({
-        "epoch": view.epoch, "generation": view.generation, "age_ms": now.since(view.received).0, "document": document,
-    })
 }

@@ -1,19 +1,20 @@
 //! The decision.
 //!
 //! [`decide`] is the whole of it: what a request asks, what is allowed, what is known of the workers and what is held
-//! already, in; admit or a refusal that explains itself, out. It changes nothing. [`crate::vm`] runs it again on newer
+//! already, in; admit, and where, or a refusal that explains itself, out. It changes nothing. [`crate::vm`] runs it again on newer
 //! records until the charge it allows has been written.
 
 use std::sync::Arc;
 
 use crate::budget::NotYet;
 use crate::config::StalePolicy;
-use crate::ledger::{Amount, Cost, Drain, Ledger};
+use crate::endpoint::{self, Choice, Endpoint};
+use crate::ledger::{Amount, Cost, Drain, Ledger, TallyKey};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
-use crate::policy::{Cap, Limits, Pool};
+use crate::policy::{Cap, Class, Lane, Limits, Pool};
 use crate::units::{Blocks, Millis, Time, Tokens};
-use crate::view::{Freshness, ViewSummary};
+use crate::view::{Freshness, ViewSummary, Workers};
 
 #[cfg(test)]
 mod tests;
@@ -77,6 +78,19 @@ pub struct Rules<'a> {
     pub tenant: &'a Limits,
     /// It goes to.
     pub pool: &'a Pool,
+    /// It goes under.
+    pub lane: &'a Lane,
+    /// Of the pool, that it belongs to.
+    pub classes: &'a [Arc<Class>],
+}
+
+/// What the sidecar last said of the pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Its workers in sum.
+    pub view: Option<&'a ViewSummary>,
+    /// Each of them; only where requests are steered.
+    pub workers: Option<&'a Workers>,
 }
 
 /// What is held, and by whom it counts.
@@ -90,43 +104,48 @@ pub struct Held<'a> {
     pub members: &'a Members,
 }
 
-/// Whether a request may start now.
+/// Whether a request may start now, and at which worker where that is ours to say.
 ///
 /// # Errors
 /// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds
-/// too much; all workers are busy; the pool holds too much.
+/// too much; all workers are busy; the pool is too full for its lane; the pool, a class or every free worker holds too much.
 pub fn decide(
     ask: &Ask,
     rules: Rules<'_>,
-    view: Option<&ViewSummary>,
+    known: Known<'_>,
     held: Held<'_>,
     now: Time,
-) -> Result<(), Refusal> {
-    let sight = Sight::of(view, rules.pool, now);
+) -> Result<Option<Endpoint>, Refusal> {
+    let sight = Sight::of(known.view, rules.pool, now);
     let amount = ask.amount(rules.pool.block_size);
-    fits_ever(ask, rules.tenant, rules.pool)?;
+    fits_ever(ask, rules.tenant, rules.pool, rules.classes)?;
     has_workers(sight, rules)?;
     within_budgets(ask, rules, held, now)?;
     within_tenant_caps(amount, rules, held)?;
-    some_worker_is_free(sight, rules, held)?;
+    some_worker_is_free(sight, rules, held, now)?;
+    below_ceiling(sight, rules, held)?;
     within_pool_caps(amount, sight, rules, held)?;
-    fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), sight, rules, held)
+    within_class_caps(rules.classes, held)?;
+    fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), sight, rules, held)?;
+    at_a_worker(sight, known.workers, rules, held, now)
 }
 
-/// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all.
+/// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all, and to
+/// belong to the classes in `rules` as well.
 ///
 /// # Errors
-/// Its tenant would hold too many tokens, or the blocks do not fit.
+/// Its tenant would hold too many tokens, a class too many requests, or the blocks do not fit.
 pub fn may_grow(
     by: Amount,
     whole: Blocks,
     rules: Rules<'_>,
-    view: Option<&ViewSummary>,
+    known: Known<'_>,
     held: Held<'_>,
     now: Time,
 ) -> Result<(), Refusal> {
     within_tenant_caps(by, rules, held)?;
-    let sight = Sight::of(view, rules.pool, now);
+    within_class_caps(rules.classes, held)?;
+    let sight = Sight::of(known.view, rules.pool, now);
     fits_free_blocks(by.blocks, Some(whole), sight, rules, held)
 }
 
@@ -134,18 +153,24 @@ pub fn may_grow(
 ///
 /// # Errors
 /// [`Reason::Oversize`] naming the limit.
-pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool) -> Result<(), Refusal> {
+pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool, classes: &[Arc<Class>]) -> Result<(), Refusal> {
     if !ask.prompt_read {
         return Ok(());
     }
     let prompt = ask.longest_prompt;
     let at_its_limit = prompt.plus(ask.output_limit.unwrap_or_default());
-    let caps = [
+    let of_pool_and_tenant = [
         (&pool.max_prompt_tokens, prompt, "prompt tokens"),
         (&pool.max_model_len, at_its_limit, "prompt and output tokens"),
         (&tenant.tokens, ask.prompt.plus(ask.output), "tokens"),
     ];
-    for (cap, tokens, unit) in caps {
+    let of_classes = classes.iter().flat_map(|class| {
+        [
+            (&class.max_prompt_tokens, prompt, "prompt tokens"),
+            (&class.max_model_len, at_its_limit, "prompt and output tokens"),
+        ]
+    });
+    for (cap, tokens, unit) in of_pool_and_tenant.into_iter().chain(of_classes) {
         if let Some(cap) = cap
             && tokens.0 > cap.limit
         {
@@ -228,7 +253,7 @@ fn within_tenant_caps(amount: Amount, rules: Rules<'_>, held: Held<'_>) -> Resul
         within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain())?;
     }
     let Some(cap) = &rules.tenant.tokens else { return Ok(()) };
-    if with_this.tokens.0 <= cap.limit {
+    if amount.tokens.0 == 0 || with_this.tokens.0 <= cap.limit {
         return Ok(());
     }
     let releases = releases_until(with_this.tokens.0.saturating_sub(cap.limit), now_held);
@@ -246,20 +271,38 @@ fn releases_until(tokens: u64, held: Amount) -> u64 {
     tokens.div_ceil(mean)
 }
 
-fn some_worker_is_free(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
-    match sight {
-        Sight::Fresh(view) if view.free_workers == 0 => {
-            let busy = u64::from(view.live_workers);
-            let knob = Arc::clone(&rules.pool.busy_knob);
-            Err(Refusal {
-                reason: Reason::AllBusy,
-                limit: Some(Limit { knob, measured: busy, allowed: busy.saturating_sub(1), unit: "busy workers" }),
-                detail: Detail::None,
-                retry: advice(Some(held.pool.drain()), 1),
-            })
-        }
-        Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
+/// A worker that has refused since the view came is as good as busy.
+fn some_worker_is_free(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>, now: Time) -> Result<(), Refusal> {
+    let Sight::Fresh(view) = sight else { return Ok(()) };
+    let refusing = held.pool.marked(view.stamp(), now).count() as u64;
+    if u64::from(view.free_workers) > refusing {
+        return Ok(());
     }
+    let busy = u64::from(view.live_workers);
+    let knob = Arc::clone(&rules.pool.busy_knob);
+    let detail = if refusing > 0 { Detail::Fixed("those that looked free have just refused") } else { Detail::None };
+    Err(Refusal {
+        reason: Reason::AllBusy,
+        limit: Some(Limit { knob, measured: busy, allowed: busy.saturating_sub(1), unit: "busy workers" }),
+        detail,
+        retry: advice(Some(held.pool.drain()), 1),
+    })
+}
+
+fn below_ceiling(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
+    let (Sight::Fresh(view), Some(ceiling)) = (sight, &rules.lane.ceiling) else { return Ok(()) };
+    let Some(saturation) = view.saturation.filter(|saturation| *saturation >= ceiling.saturation) else {
+        return Ok(());
+    };
+    let per_mille = |saturation: f64| (saturation * 1_000.0).round() as u64;
+    let limit = Limit {
+        knob: Arc::clone(&ceiling.knob),
+        measured: per_mille(saturation),
+        allowed: per_mille(ceiling.saturation).saturating_sub(1),
+        unit: "‰ of saturation",
+    };
+    let retry = advice(Some(held.pool.drain()), 1);
+    Err(Refusal { reason: Reason::Saturated, limit: Some(limit), detail: Detail::None, retry })
 }
 
 fn within_pool_caps(amount: Amount, sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
@@ -280,6 +323,42 @@ fn within_pool_caps(amount: Amount, sight: Sight<'_>, rules: Rules<'_>, held: He
     let limit = cap.limit.saturating_mul(u64::from(workers));
     let all_workers = Cap { limit, knob: Arc::clone(&cap.knob) };
     within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain)
+}
+
+fn within_class_caps(classes: &[Arc<Class>], held: Held<'_>) -> Result<(), Refusal> {
+    for class in classes {
+        if let Some(cap) = &class.max_in_flight {
+            let with_this = held.pool.tallied(class.key, held.members).saturating_add(1);
+            within(cap, with_this, "requests", Reason::ClassRequests, held.pool.drain())?;
+        }
+    }
+    Ok(())
+}
+
+/// The freest worker below its own cap. Without a fresh view the choice is the proxy's.
+fn at_a_worker(
+    sight: Sight<'_>,
+    workers: Option<&Workers>,
+    rules: Rules<'_>,
+    held: Held<'_>,
+    now: Time,
+) -> Result<Option<Endpoint>, Refusal> {
+    let (Sight::Fresh(view), Some(workers), true) = (sight, workers, rules.pool.pick_endpoint) else { return Ok(None) };
+    let marked: Vec<_> = held.pool.marked(view.stamp(), now).collect();
+    let cap = rules.pool.max_in_flight_per_worker.as_ref();
+    let tallies = held.pool.tallies(held.members);
+    let in_flight = |worker| tallies.get(&TallyKey::worker(worker)).copied().unwrap_or(0);
+    match endpoint::choose(workers, in_flight, |worker| marked.contains(&worker), cap.map(|cap| cap.limit)) {
+        Choice::Chosen { first, second } => Ok(Some(Endpoint::of(first, second))),
+        Choice::AllAtCap { fewest } => match cap {
+            Some(cap) => {
+                let (unit, drain) = ("requests on the freest worker", held.pool.drain());
+                within(cap, fewest.saturating_add(1), unit, Reason::PoolRequests, drain).map(|()| None)
+            }
+            None => Ok(None),
+        },
+        Choice::Nobody => Ok(None),
+    }
 }
 
 /// Free blocks as scraped, less the headroom, less what was admitted since that scrape and is still held. `whole` is all

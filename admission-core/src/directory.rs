@@ -11,6 +11,7 @@ use crate::record::{Record, Sections, Writer};
 const SECTION_POOLS: u8 = 1;
 const SECTION_TENANTS: u8 = 2;
 const SECTION_LANES: u8 = 3;
+const SECTION_CLASSES: u8 = 4;
 
 /// Ends a name; no name contains it.
 const END: u8 = b'\n';
@@ -24,6 +25,8 @@ pub struct Directory {
     pub tenants: BTreeSet<String>,
     /// That columns may be charged to.
     pub lanes: BTreeSet<String>,
+    /// That pools tally requests under.
+    pub classes: BTreeSet<String>,
     unknown: Sections,
 }
 
@@ -35,6 +38,7 @@ impl Directory {
             pools: policy.pools().map(|pool| pool.name.clone()).collect(),
             tenants: policy.tenant_names().map(str::to_owned).collect(),
             lanes: policy.lanes().map(|lane| lane.name.clone()).collect(),
+            classes: policy.pools().flat_map(|pool| &pool.classes).map(|class| class.name.clone()).collect(),
             unknown: Sections::default(),
         }
     }
@@ -42,9 +46,12 @@ impl Directory {
     /// Adds names; false when all were there.
     pub fn add(&mut self, other: &Self) -> bool {
         let mut added = false;
-        for (into, from) in
-            [(&mut self.pools, &other.pools), (&mut self.tenants, &other.tenants), (&mut self.lanes, &other.lanes)]
-        {
+        for (into, from) in [
+            (&mut self.pools, &other.pools),
+            (&mut self.tenants, &other.tenants),
+            (&mut self.lanes, &other.lanes),
+            (&mut self.classes, &other.classes),
+        ] {
             for name in from {
                 added |= into.insert(name.clone());
             }
@@ -56,9 +63,12 @@ impl Directory {
 impl Record for Directory {
     fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        for (tag, names) in
-            [(SECTION_POOLS, &self.pools), (SECTION_TENANTS, &self.tenants), (SECTION_LANES, &self.lanes)]
-        {
+        for (tag, names) in [
+            (SECTION_POOLS, &self.pools),
+            (SECTION_TENANTS, &self.tenants),
+            (SECTION_LANES, &self.lanes),
+            (SECTION_CLASSES, &self.classes),
+        ] {
             writer.section(tag, |out| {
                 for name in names {
                     out.bytes(name.as_bytes());
@@ -76,6 +86,7 @@ impl Record for Directory {
                 SECTION_POOLS => &mut directory.pools,
                 SECTION_TENANTS => &mut directory.tenants,
                 SECTION_LANES => &mut directory.lanes,
+                SECTION_CLASSES => &mut directory.classes,
                 _ => return Some(false),
             };
             for name in reader.rest().split(|byte| *byte == END).filter(|name| !name.is_empty()) {
@@ -97,6 +108,7 @@ mod tests {
     fn adds_only_what_is_new_and_survives_encoding() {
         let of = |names: &[&str]| Directory {
             pools: names.iter().map(|name| (*name).to_owned()).collect(),
+            classes: ["long".to_owned()].into(),
             ..Directory::default()
         };
         let mut directory = of(&["a", "b"]);

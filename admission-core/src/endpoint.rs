@@ -1,8 +1,28 @@
 //! Which worker a request is steered to.
 
-use std::net::SocketAddr;
-
+use crate::ledger::TallyKey;
 use crate::view::{Seen, WorkerKey, Workers};
+
+/// Where a request is steered to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Counts it at the worker that goes first.
+    pub worker: TallyKey,
+    /// `ip:port` of that worker, and behind a comma of the one for a second try.
+    pub header: String,
+}
+
+impl Endpoint {
+    /// At a worker, or at the next if that one fails.
+    #[must_use]
+    pub fn of(first: &Seen, second: Option<&Seen>) -> Self {
+        let header = match second {
+            Some(second) => format!("{},{}", first.address, second.address),
+            None => first.address.clone(),
+        };
+        Self { worker: TallyKey::worker(first.key), header }
+    }
+}
 
 /// Whom a request may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +55,7 @@ pub fn choose<'a>(
     marked: impl Fn(WorkerKey) -> bool,
     cap: Option<u64>,
 ) -> Choice<'a> {
-    let free = workers.list.iter().filter(|seen| seen.free && !marked(seen.key) && is_ip_and_port(&seen.address));
+    let free = workers.list.iter().filter(|seen| seen.free && seen.is_ip_and_port && !marked(seen.key));
     let (mut fewest, mut open) = (None, Vec::new());
     for seen in free {
         let held = in_flight(seen.key);
@@ -55,13 +75,10 @@ pub fn choose<'a>(
     }
 }
 
-/// A proxy is told an address to connect to; it resolves no names then.
-fn is_ip_and_port(address: &str) -> bool {
-    address.parse::<SocketAddr>().is_ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -73,7 +90,8 @@ mod tests {
 
     fn named(address: &str) -> Seen {
         let key = WorkerKey::of(address);
-        Seen { address: address.into(), key, free: true, live: true, load: 0, kv_permille: 0 }
+        let is_ip_and_port = address.parse::<SocketAddr>().is_ok();
+        Seen { address: address.into(), key, is_ip_and_port, free: true, live: true, load: 0, kv_permille: 0 }
     }
 
     /// What is chosen, each by the last number of its IP, when `held` and `marked` are given by the same number.

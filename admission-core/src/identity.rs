@@ -8,7 +8,7 @@ use std::fmt;
 use subtle::ConstantTimeEq;
 
 /// Where a tenant's name may come from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// A value that an earlier filter left in the request's dynamic metadata: the filter's namespace, then keys.
     Metadata(Vec<String>),
@@ -48,7 +48,7 @@ impl UriName {
 }
 
 /// Keys by the SHA-256 of each.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct ApiKeys {
     /// The header they come in, in lower case.
     pub header: String,

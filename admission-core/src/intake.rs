@@ -1,8 +1,8 @@
 //! From the bytes of a request to the moment it is decided.
 //!
 //! A request waits in one of three places, the first that applies:
-//! 1. [`Wait::Unread`]: at the headers, its body unread, when the pool is fixed and the size is known, or nothing but the
-//!    size could be read. The content length is the estimate; the body is read as it streams through and the lease
+//! 1. [`Wait::Unread`]: at the headers, its body unread, when pool and lane are fixed and the size is known, or nothing but
+//!    the size could be read. The content length is the estimate; the body is read as it streams through and the lease
 //!    corrected at its end.
 //! 2. [`Wait::AtHeaders`]: at the headers while the body is read, where the proxy allows that (`header_pause`).
 //! 3. [`Wait::BodyHeld`]: its headers have gone on and its body waits.
@@ -12,35 +12,15 @@ use std::sync::Arc;
 use crate::decide::{Ask, fits_ever};
 use crate::estimate;
 use crate::outcome::{Detail, Reason, Refusal, Retry};
-use crate::policy::{Lane, Limits, Policy, Pool};
-use crate::request::{Api, Scanner};
+use crate::policy::{Class, Lane, Policy, Pool};
+use crate::request::{Api, Scanner, Slots};
+use crate::terms::{Arrival, Terms};
 use crate::units::Tokens;
 
 #[cfg(test)]
 mod tests;
 
-/// A request as its headers describe it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// Name of its tenant.
-    pub tenant: String,
-    /// Name of the lane it asks for.
-    pub asked_lane: Option<String>,
-    /// By its path.
-    pub api: Api,
-    /// Size of its body in bytes, if the headers tell.
-    pub body_bytes: Option<u64>,
-    /// Its headers say that its body is encoded, so perhaps nothing in it can be read.
-    pub encoded: bool,
-}
-
-impl Arrival {
-    /// The lane it gets; see [`Policy::lane`].
-    #[must_use]
-    pub fn lane<'a>(&self, policy: &'a Policy) -> &'a Lane {
-        policy.lane(self.asked_lane.as_deref(), policy.limits(&self.tenant))
-    }
-}
+const NOT_IN_PART: &str = "no `model` in the part of the body that is held back (body.hold_limit); name it first";
 
 /// Where a request waits until it is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +52,12 @@ pub enum Next {
 #[derive(Debug)]
 pub struct Intake {
     arrival: Arrival,
+    terms: Terms,
     wait: Wait,
     scanner: Scanner,
     pool: Option<Arc<Pool>>,
+    /// The pool takes it whatever model it names.
+    any_model: bool,
     admitted: bool,
     ended: bool,
     first_byte: Option<u8>,
@@ -84,16 +67,17 @@ pub struct Intake {
 impl Intake {
     /// A request whose headers have come and whose body has not.
     #[must_use]
-    pub fn new(arrival: Arrival, policy: &Policy) -> Self {
-        let pool = policy.only_pool().cloned();
-        let tells_more = matches!(arrival.api, Api::Chat | Api::Completions);
+    pub fn new(arrival: Arrival, terms: Terms, policy: &Policy) -> Self {
+        let pool = terms.pool.as_ref().or(policy.only_pool()).cloned();
         let wait = match &pool {
-            Some(_) if arrival.body_bytes.is_some() || !tells_more => Wait::Unread,
+            Some(pool) if !depends_on_body(pool, &terms, &arrival, policy) => Wait::Unread,
             _ if policy.header_pause => Wait::AtHeaders,
             _ => Wait::BodyHeld,
         };
         Self {
+            any_model: terms.pool.is_some(),
             arrival,
+            terms,
             wait,
             scanner: Scanner::default(),
             pool,
@@ -110,6 +94,43 @@ impl Intake {
         &self.arrival
     }
 
+    /// What it is held to.
+    #[must_use]
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// The model it names, as far as it has been read.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        self.scanner.model()
+    }
+
+    /// Its lane, as far as its body has been read.
+    #[must_use]
+    pub fn lane<'a>(&self, policy: &'a Policy) -> &'a Arc<Lane> {
+        self.terms.lane(policy, self.model())
+    }
+
+    /// The classes of a pool that it belongs to, by what is known of it.
+    #[must_use]
+    pub fn classes(&self, pool: &Pool, ask: &Ask) -> Vec<Arc<Class>> {
+        pool.classes_of(self.model(), ask.longest_prompt)
+    }
+
+    /// Where its body takes a priority, once all of it has been read; `None` for what is not read as JSON. Bodies of other
+    /// APIs are given none, but what their callers wrote there is replaced: workers may read it.
+    #[must_use]
+    pub fn slots(&self) -> Option<&Slots> {
+        let whole = self.ended && self.scanner.finish().is_ok();
+        (whole && (self.readable() || self.names_priority())).then(|| self.scanner.slots())
+    }
+
+    fn names_priority(&self) -> bool {
+        let slots = self.scanner.slots();
+        slots.too_many() || !slots.values().is_empty()
+    }
+
     /// Where it waits.
     #[must_use]
     pub fn wait(&self) -> Wait {
@@ -124,26 +145,36 @@ impl Intake {
 
     /// After the headers.
     #[must_use]
-    pub fn headers(&self, policy: &Policy) -> Next {
+    pub fn headers(&self) -> Next {
         match (self.wait, &self.pool) {
             (Wait::Unread, Some(pool)) => {
                 let size = self.arrival.body_bytes.unwrap_or(0);
-                self.decide(estimate::from_size(size, self.arrival.api, pool), pool, policy)
+                self.decide(estimate::from_size(size, self.arrival.api, pool), pool)
             }
             _ => Next::Hold,
         }
     }
 
-    fn decide(&self, ask: Ask, pool: &Arc<Pool>, policy: &Policy) -> Next {
-        Next::Decide(ask.at_most_what_fits(self.limits(policy), pool), Arc::clone(pool))
+    fn decide(&self, ask: Ask, pool: &Arc<Pool>) -> Next {
+        Next::Decide(ask.at_most_what_fits(&self.terms.limits, pool), Arc::clone(pool))
     }
 
-    fn limits<'a>(&self, policy: &'a Policy) -> &'a Limits {
-        policy.limits(&self.arrival.tenant)
+    /// What the request would ask of the pool that takes what `pool` refuses for such a reason.
+    #[must_use]
+    pub fn instead_of(&self, pool: &Pool, reason: Reason, policy: &Policy) -> Option<(Ask, Arc<Pool>)> {
+        let other = policy.pool(pool.fallback_for(reason)?)?;
+        let ask = match (self.wait, self.ended) {
+            (Wait::Unread, _) => estimate::from_size(self.arrival.body_bytes.unwrap_or(0), self.arrival.api, other),
+            (_, true) => self.whole(other),
+            (_, false) => self.part(other),
+        };
+        Some((ask.at_most_what_fits(&self.terms.limits, other), Arc::clone(other)))
     }
 
-    /// The request was admitted as [`Next::Decide`] said.
-    pub fn admitted(&mut self) {
+    /// The request was admitted, to the pool of [`Next::Decide`] or one instead of it.
+    pub fn admitted(&mut self, pool: Arc<Pool>) {
+        self.any_model |= self.pool.as_ref().is_some_and(|before| before.name != pool.name);
+        self.pool = Some(pool);
         self.admitted = true;
     }
 
@@ -178,7 +209,7 @@ impl Intake {
         matches!(self.arrival.api, Api::Chat | Api::Completions) && !compressed
     }
 
-    fn malformed(&mut self) -> Option<Refusal> {
+    fn malformed(&self) -> Option<Refusal> {
         let broken = if self.ended { self.scanner.finish().err() } else { self.scanner.broken() };
         let broken = broken.filter(|_| self.readable())?;
         Some(refuse(Reason::Malformed, Detail::Text(broken.to_string())))
@@ -193,16 +224,37 @@ impl Intake {
             Err(refusal) => return Next::Refuse(refusal),
         };
         self.pool = Some(Arc::clone(&pool));
-        let ask = if self.ended { self.whole(&pool) } else { self.part(&pool) };
-        self.decide(ask, &pool, policy)
+        if self.ended {
+            return self.decide(self.whole(&pool), &pool);
+        }
+        if self.model().is_none() && self.terms.lane_needs_model(policy) {
+            return Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NOT_IN_PART)));
+        }
+        // What was seen may prove too large already; then it must not be let in by a guess.
+        let certain = self.certain(&pool);
+        let ask = if self.may_fit(&certain, &pool).is_err() { certain } else { self.part(&pool) };
+        self.decide(ask, &pool)
+    }
+
+    /// What is certain of a body: until its end only the prompt seen so far, since a limit on the output may still come.
+    fn certain(&self, pool: &Pool) -> Ask {
+        let ask = self.whole(pool);
+        if self.ended { ask } else { Ask { output: Tokens(0), output_limit: None, ..ask } }
+    }
+
+    fn may_fit(&self, ask: &Ask, pool: &Pool) -> Result<(), Refusal> {
+        fits_ever(ask, &self.terms.limits, pool, &self.classes(pool, ask))
     }
 
     fn after_admission(&mut self, policy: &Policy) -> Next {
         let Some(pool) = self.pool.clone() else { return Next::GoOn };
-        let ask = self.whole(&pool);
-        // Until the end only the prompt seen so far is certain: a limit on the output may still come.
-        let certain = if self.ended { ask } else { Ask { output: Tokens(0), output_limit: None, ..ask } };
-        if let Err(refusal) = fits_ever(&certain, self.limits(policy), &pool) {
+        if self.says_its_own_priority(policy) {
+            let detail =
+                "it names `priority`, which cannot be replaced in a body that is too long to hold (body.hold_limit)";
+            return Next::Refuse(refuse(Reason::Malformed, Detail::Fixed(detail)));
+        }
+        let ask = self.certain(&pool);
+        if let Err(refusal) = self.may_fit(&ask, &pool) {
             return Next::Refuse(refusal);
         }
         if !self.ended {
@@ -212,6 +264,11 @@ impl Intake {
             Ok(_) => Next::Correct(ask),
             Err(refusal) => Next::Refuse(refusal),
         }
+    }
+
+    /// Whether a caller says what the lane alone may say, in a body of which a part has gone on already.
+    fn says_its_own_priority(&self, policy: &Policy) -> bool {
+        policy.tag_body && !self.terms.in_shadow() && self.scanner.broken().is_none() && self.names_priority()
     }
 
     /// The ask of a body that ends here.
@@ -236,27 +293,36 @@ impl Intake {
     }
 
     fn pool_by_model(&self, policy: &Policy) -> Result<Arc<Pool>, Refusal> {
-        let model = self.scanner.facts().model;
+        let model = self.model();
         if let Some(pool) = &self.pool
-            && (!self.readable() || pool.serves(model.as_deref().unwrap_or_default()))
+            && (self.any_model || !self.readable() || pool.serves(model.unwrap_or_default()))
         {
             return Ok(Arc::clone(pool));
         }
         if self.pool.is_none()
-            && let Some(pool) = policy.pool_for(model.as_deref().unwrap_or_default())
+            && let Some(pool) = policy.pool_for(model.unwrap_or_default())
         {
             return Ok(Arc::clone(pool));
         }
         let detail = match model {
             Some(name) => Detail::Text(format!("{name:?}")),
             None if self.arrival.encoded => Detail::Fixed("the body is encoded, so its `model` cannot be read"),
-            None if !self.ended => {
-                Detail::Fixed("no `model` in the part of the body that is held back (body.hold_limit); name it first")
-            }
+            None if !self.ended => Detail::Fixed(NOT_IN_PART),
             None => Detail::Fixed("the body names no `model`"),
         };
         Err(refuse(Reason::UnknownModel, detail))
     }
+}
+
+/// Whether a decision takes more than headers, once the pool is known.
+fn depends_on_body(pool: &Pool, terms: &Terms, arrival: &Arrival, policy: &Policy) -> bool {
+    let tells_more = matches!(arrival.api, Api::Chat | Api::Completions);
+    // A worker can be chosen only while the headers wait; so a request that does not say how long it is, and may not be read
+    // there, is decided by a guess of nothing rather than sent wherever it likes.
+    let on_its_length = arrival.body_bytes.is_none() && (policy.header_pause || !pool.pick_endpoint);
+    let on_its_size = policy.header_pause && pool.fallback_for(Reason::Oversize).is_some();
+    let on_its_model = pool.classes_need_model() || terms.lane_needs_model(policy);
+    on_its_model || policy.tag_body || tells_more && (on_its_length || on_its_size)
 }
 
 fn refuse(reason: Reason, detail: Detail) -> Refusal {

@@ -3,17 +3,28 @@
 //! A ledger is a list of columns, one for each VM and lane. A column whose VM is dead counts zero from the moment the
 //! membership says so and is dropped by whoever writes the record next; no journal of single requests is kept.
 
+use std::collections::BTreeMap;
+
 use crate::budget::{Rates, Spent};
 use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Record, Sections, Writer};
 use crate::units::{Blocks, Millis, Time, Tokens};
-use crate::view::Admitted;
+use crate::view::{Admitted, WorkerKey};
+
+mod tally;
+
+pub use tally::{Stamp, TallyKey};
+
+use tally::{Marks, Tallies};
 
 const SECTION_COLUMNS: u8 = 1;
 const SECTION_ADMITTED: u8 = 2;
 const SECTION_DRAIN: u8 = 3;
 const SECTION_SPENT: u8 = 4;
+const SECTION_TALLIES: u8 = 5;
+const SECTION_MARKS: u8 = 6;
+const SECTION_FAIR_TAG: u8 = 7;
 
 /// An amount held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +115,9 @@ pub struct Ledger {
     drain: Drain,
     requests_spent: Spent,
     tokens_spent: Spent,
+    tallies: Tallies,
+    marks: Marks,
+    fair_tag: u64,
     unknown: Sections,
 }
 
@@ -189,6 +203,50 @@ impl Ledger {
         }
     }
 
+    /// Requests that live VMs hold under a key.
+    #[must_use]
+    pub fn tallied(&self, key: TallyKey, members: &Members) -> u64 {
+        self.tallies.held(key, members)
+    }
+
+    /// Requests that live VMs hold, by key.
+    #[must_use]
+    pub fn tallies(&self, members: &Members) -> BTreeMap<TallyKey, u64> {
+        self.tallies.all(members)
+    }
+
+    /// Counts requests of a VM under a key, beside what it holds.
+    pub fn tally(&mut self, members: &Members, holder: Holder, key: TallyKey, requests: u64) {
+        self.tallies.add(members, holder, key, requests);
+    }
+
+    /// Takes back what was tallied.
+    pub fn untally(&mut self, members: &Members, holder: Holder, key: TallyKey, requests: u64) {
+        self.tallies.take(members, holder, key, requests);
+    }
+
+    /// Notes that a worker has refused what it was sent, which the view that stands does not know yet.
+    pub fn mark(&mut self, worker: WorkerKey, view: Stamp, now: Time) {
+        self.marks.set(worker, view, now);
+    }
+
+    /// The workers that have refused since that view came, and lately.
+    pub fn marked(&self, view: Stamp, now: Time) -> impl Iterator<Item = WorkerKey> {
+        self.marks.holding(view, now)
+    }
+
+    /// Tokens served by weight: tenants that are served alike have tags that rise alike.
+    #[must_use]
+    pub fn fair_tag(&self) -> u64 {
+        self.fair_tag
+    }
+
+    /// Moves the fair tag from what a request was charged to what it should be.
+    pub fn weigh(&mut self, weight: u32, charged: Tokens, right: Tokens) {
+        let share = |tokens: Tokens| tokens.0.div_ceil(u64::from(weight.max(1)));
+        self.fair_tag = self.fair_tag.saturating_add(share(right)).saturating_sub(share(charged));
+    }
+
     fn column(&mut self, holder: Holder, lane: LaneKey) -> Option<&mut Column> {
         self.columns.iter_mut().find(|column| column.holder == holder && column.lane == lane)
     }
@@ -256,6 +314,11 @@ impl Record for Ledger {
                 out.u64(self.tokens_spent.0);
             });
         }
+        writer.section(SECTION_TALLIES, |out| self.tallies.write(out));
+        writer.section(SECTION_MARKS, |out| self.marks.write(out));
+        if self.fair_tag > 0 {
+            writer.section(SECTION_FAIR_TAG, |out| out.u64(self.fair_tag));
+        }
         writer.finish(&self.unknown)
     }
 
@@ -273,6 +336,9 @@ impl Record for Ledger {
                 SECTION_SPENT => {
                     (record.requests_spent, record.tokens_spent) = (Spent(reader.u64()?), Spent(reader.u64()?));
                 }
+                SECTION_TALLIES => record.tallies = Tallies::read(&mut reader)?,
+                SECTION_MARKS => record.marks = Marks::read(&mut reader)?,
+                SECTION_FAIR_TAG => record.fair_tag = reader.u64()?,
                 _ => return Some(false),
             }
             Some(true)
@@ -354,6 +420,9 @@ mod tests {
         ledger.admit(&members, a, LANE, amount(1, 100));
         ledger.admit(&members, b, LaneKey(u32::MAX), amount(2, u64::MAX));
         ledger.release(&members, b, LaneKey(u32::MAX), amount(1, 5), Time(10));
+        ledger.tally(&members, a, TallyKey::class("long"), 1);
+        ledger.mark(WorkerKey::of("10.0.0.1:80"), (1, 2), Time(3));
+        ledger.weigh(4, Tokens(0), Tokens(100));
         let mut bytes = ledger.encode();
         assert_eq!(Ledger::decode(&bytes), Some(ledger.clone()));
         bytes.extend_from_slice(&[77, 2, 0, 0, 0, 1, 2]);

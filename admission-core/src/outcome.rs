@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::units::Millis;
 
 /// Why a request is refused. The label is what metrics, logs and `x-sluice-reason` say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The body cannot be a request of its API.
@@ -33,8 +34,12 @@ pub enum Reason {
     TenantTokens,
     /// Every worker of the pool is busy.
     AllBusy,
+    /// The pool's saturation is at the lane's ceiling or above.
+    Saturated,
     /// The pool's requests in flight.
     PoolRequests,
+    /// The requests in flight of one of the pool's classes.
+    ClassRequests,
     /// The pool's free KV blocks.
     KvBlocks,
     /// The shared count could not be updated.
@@ -43,7 +48,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Malformed,
         Self::UnknownModel,
         Self::Oversize,
@@ -55,7 +60,9 @@ impl Reason {
         Self::TenantRequests,
         Self::TenantTokens,
         Self::AllBusy,
+        Self::Saturated,
         Self::PoolRequests,
+        Self::ClassRequests,
         Self::KvBlocks,
         Self::Contention,
     ];
@@ -75,7 +82,9 @@ impl Reason {
             Self::TenantRequests => "tenant_requests",
             Self::TenantTokens => "tenant_tokens",
             Self::AllBusy => "all_busy",
+            Self::Saturated => "saturated",
             Self::PoolRequests => "pool_requests",
+            Self::ClassRequests => "class_requests",
             Self::KvBlocks => "kv_blocks",
             Self::Contention => "contention",
         }
@@ -90,7 +99,8 @@ impl Reason {
             Self::UnknownModel => 404,
             Self::Oversize => 413,
             Self::TenantRequestRate | Self::TenantTokenRate | Self::PoolRequestRate => 429,
-            Self::TenantRequests | Self::TenantTokens | Self::PoolRequests | Self::KvBlocks => 429,
+            Self::TenantRequests | Self::TenantTokens => 429,
+            Self::Saturated | Self::PoolRequests | Self::ClassRequests | Self::KvBlocks => 429,
             Self::NoWorkers | Self::StaleView | Self::AllBusy | Self::Contention => 503,
         }
     }
@@ -156,7 +166,9 @@ impl fmt::Display for Refusal {
             Reason::TenantRequests => "too many requests of this tenant in flight",
             Reason::TenantTokens => "too many tokens of this tenant in flight",
             Reason::AllBusy => "all workers are busy",
+            Reason::Saturated => "this pool is too full for the request's lane",
             Reason::PoolRequests => "too many requests in flight in this pool",
+            Reason::ClassRequests => "too many requests of this class in flight in this pool",
             Reason::KvBlocks => "too few free KV blocks in this pool",
             Reason::Contention => "the admission count could not be updated",
         })?;

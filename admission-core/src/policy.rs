@@ -3,21 +3,35 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::budget::Rates;
-use crate::config::{PluginConfig, RetryAfterConfig, StalePolicy};
+use serde_json::Value;
+
+use crate::config::{Mode, PluginConfig, RetryAfterConfig};
 use crate::identity::Source;
 use crate::keys::{Keys, shared_slot};
-use crate::ledger::LaneKey;
 use crate::outcome::Reason;
 use crate::problem::Problem;
-use crate::units::{Millis, Tokens};
+use crate::units::Millis;
 
 mod build;
+mod lane;
+mod limits;
+mod pool;
+mod route;
 #[cfg(test)]
 mod tests;
 
+use lane::{LaneRule, Lanes, first_rule};
+use route::RouteRule;
+
+pub use lane::{Ceiling, Lane};
+pub use limits::{Cap, Limits};
+pub use pool::{Class, Fallback, Headroom, Pool, Stale};
+pub use route::{Place, Route};
+
+pub(crate) use lane::RuleSays;
+
 /// A checked plugin configuration.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Plugin {
     /// The filter.
     Filter(Box<Policy>),
@@ -26,7 +40,7 @@ pub enum Plugin {
 }
 
 /// What the control listener enforces.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Control {
     /// Names of the records.
     pub keys: Keys,
@@ -39,12 +53,14 @@ pub struct Control {
 }
 
 /// What the filter enforces.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// As configured; names the VM's state.
     pub namespace: String,
     /// Names of the records.
     pub keys: Keys,
+    /// Whether decisions bind where nothing more specific says so.
+    pub mode: Mode,
     /// The proxy lets body callbacks run while headers are held.
     pub header_pause: bool,
     /// What may name the tenant, first match wins.
@@ -53,14 +69,21 @@ pub struct Policy {
     pub default_tenant: String,
     /// Header in which a caller may ask for a lane.
     pub lane_header: Option<String>,
+    /// The lane's priority is written into bodies.
+    pub tag_body: bool,
     /// Most bytes held back while a request is undecided.
     pub hold_limit: u64,
     /// What a refusal says.
     pub reject: Reject,
     lanes: Lanes,
+    objectives: BTreeMap<String, usize>,
+    lane_rules: Vec<LaneRule>,
     pools: Vec<Arc<Pool>>,
-    tenants: BTreeMap<String, Limits>,
-    everybody_else: Limits,
+    tiers: BTreeMap<String, Arc<Limits>>,
+    tenants: BTreeMap<String, Arc<Limits>>,
+    everybody_else: Arc<Limits>,
+    /// The most general first.
+    routes: Vec<RouteRule>,
 }
 
 /// What a refusal says.
@@ -73,117 +96,6 @@ pub struct Reject {
     pub batch_url: Option<String>,
 }
 
-/// A named priority band.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lane {
-    /// As configured.
-    pub name: String,
-    /// In records.
-    pub key: LaneKey,
-    /// Higher is served first.
-    pub priority: i32,
-}
-
-/// A limit and its place in the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cap {
-    /// In the unit of whatever is limited.
-    pub limit: u64,
-    /// Such as `tiers.free.max_in_flight`.
-    pub knob: Arc<str>,
-}
-
-/// What a tenant may hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Requests in flight.
-    pub requests: Option<Cap>,
-    /// Tokens in flight.
-    pub tokens: Option<Cap>,
-    /// Of requests and tokens for each minute.
-    pub rates: Arc<Rates>,
-    /// Index of the highest lane a caller may ask for.
-    max_lane: usize,
-}
-
-/// Named priority bands, highest first; there is always one.
-#[derive(Clone, Debug)]
-struct Lanes {
-    highest: Lane,
-    others: Vec<Lane>,
-    default: usize,
-}
-
-impl Lanes {
-    fn iter(&self) -> impl Iterator<Item = &Lane> {
-        std::iter::once(&self.highest).chain(&self.others)
-    }
-
-    fn position(&self, name: &str) -> Option<usize> {
-        self.iter().position(|lane| lane.name == name)
-    }
-
-    /// The lane at a position; the lowest for one beyond.
-    fn at(&self, position: usize) -> &Lane {
-        match position.checked_sub(1) {
-            None => &self.highest,
-            Some(place) => self.others.get(place).or(self.others.last()).unwrap_or(&self.highest),
-        }
-    }
-}
-
-/// Workers that serve the same models.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pool {
-    /// As configured.
-    pub name: String,
-    /// Name of the pool's record.
-    pub key: Arc<str>,
-    /// Name of the pool's view summary.
-    pub view_key: Arc<str>,
-    models: Vec<ModelPattern>,
-    /// Requests in flight.
-    pub max_in_flight: Option<Cap>,
-    /// Requests in flight for each live worker.
-    pub max_in_flight_per_worker: Option<Cap>,
-    /// Of requests for each second.
-    pub rates: Arc<Rates>,
-    /// Prompt and output tokens of one request.
-    pub max_model_len: Option<Cap>,
-    /// Prompt tokens of one request.
-    pub max_prompt_tokens: Option<Cap>,
-    /// Output expected of a request that asks for more, or sets no limit.
-    pub expected_output: Tokens,
-    /// Tokens in a KV block.
-    pub block_size: u32,
-    /// Share of KV blocks never given out; `None` when requests are not fitted into blocks.
-    pub headroom: Option<Headroom>,
-    /// What to do when the view is old or missing.
-    pub stale: Stale,
-    /// What a refusal names when all workers are busy: the sidecar's thresholds decide that.
-    pub busy_knob: Arc<str>,
-}
-
-/// What to do when the view is old or missing.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stale {
-    /// Age up to which the last view is believed.
-    pub hold: Millis,
-    /// Such as `pools[llama].stale.hold`.
-    pub knob: Arc<str>,
-    /// What comes after.
-    pub then: StalePolicy,
-}
-
-/// Share of all KV blocks that is never given out.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Headroom {
-    /// 0 to 1.
-    pub share: f64,
-    /// Such as `pools[llama].kv.headroom`.
-    pub knob: Arc<str>,
-}
-
 /// Longer names would make records and header values that proxies refuse.
 const MAX_NAME: usize = 128;
 
@@ -191,12 +103,6 @@ const MAX_NAME: usize = 128;
 pub(crate) fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(allowed)
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum ModelPattern {
-    Exact(String),
-    Prefix(String),
 }
 
 impl Plugin {
@@ -246,6 +152,12 @@ impl Policy {
             .map(|(_, pool)| pool)
     }
 
+    /// The pool of a name.
+    #[must_use]
+    pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
+        self.pools.iter().find(|pool| pool.name == name)
+    }
+
     /// Every pool.
     pub fn pools(&self) -> impl Iterator<Item = &Pool> {
         self.pools.iter().map(Arc::as_ref)
@@ -258,7 +170,7 @@ impl Policy {
 
     /// What a tenant may hold.
     #[must_use]
-    pub fn limits(&self, tenant: &str) -> &Limits {
+    pub fn limits(&self, tenant: &str) -> &Arc<Limits> {
         self.tenants.get(tenant).unwrap_or(&self.everybody_else)
     }
 
@@ -272,16 +184,51 @@ impl Policy {
         }
     }
 
-    /// The lane a request gets: the one it asks for, but none above what its tenant may use.
+    /// What the configuration says of a route, under what the route's own metadata says.
     #[must_use]
-    pub fn lane(&self, asked: Option<&str>, limits: &Limits) -> &Lane {
-        let asked = asked.and_then(|name| self.lanes.position(name));
-        self.lanes.at(asked.unwrap_or(self.lanes.default).max(limits.max_lane))
+    pub fn route(&self, place: Place<'_>, metadata: Route) -> Route {
+        let own = if place.spoofed { metadata.narrowed() } else { metadata };
+        let fitting = self.routes.iter().rev().filter(|rule| rule.fits(place));
+        fitting.fold(own, |route, rule| route.over(rule.of(place)))
+    }
+
+    /// Whether decisions look at names of routes or virtual hosts, which the proxy is then to be asked for.
+    #[must_use]
+    pub fn names_routes(&self) -> bool {
+        self.routes.iter().any(|rule| rule.route_name.is_some() || rule.virtual_host.is_some())
+    }
+
+    /// Reads what a route's own metadata says.
+    ///
+    /// # Errors
+    /// Every problem, with its place in the metadata.
+    pub fn route_of_metadata(&self, metadata: Value) -> Result<Route, Vec<Problem>> {
+        build::route_of_metadata(self, metadata)
+    }
+
+    /// Index of the lane that a name stands for.
+    pub(crate) fn lane_named(&self, name: &str) -> Option<usize> {
+        self.lanes.position(name)
+    }
+
+    /// Index of the lane of an objective.
+    pub(crate) fn lane_of_objective(&self, objective: &str) -> Option<usize> {
+        self.objectives.get(objective).copied()
+    }
+
+    /// What the rules say; `model` is `None` before the body has been read.
+    pub(crate) fn rule_says(&self, path: &str, model: Option<Option<&str>>) -> RuleSays {
+        first_rule(&self.lane_rules, path, model)
+    }
+
+    /// The lane at an index, or the default one, but none above `highest`.
+    pub(crate) fn lane_at(&self, index: Option<usize>, highest: usize) -> &Arc<Lane> {
+        self.lanes.at(index.unwrap_or(self.lanes.default).max(highest))
     }
 
     /// Every lane, highest first.
     pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
-        self.lanes.iter()
+        self.lanes.iter().map(Arc::as_ref)
     }
 }
 
@@ -290,37 +237,5 @@ impl Reject {
     #[must_use]
     pub fn status(&self, reason: Reason) -> u16 {
         self.status.get(&reason).copied().unwrap_or(reason.status())
-    }
-}
-
-impl Pool {
-    /// How well the pool's patterns fit: `None` not at all, more is better.
-    fn match_strength(&self, model: &str) -> Option<usize> {
-        if self.models.is_empty() {
-            return Some(0);
-        }
-        self.models.iter().filter_map(|pattern| pattern.strength(model)).max()
-    }
-
-    /// Whether the pool serves a model.
-    #[must_use]
-    pub fn serves(&self, model: &str) -> bool {
-        self.match_strength(model).is_some()
-    }
-}
-
-impl ModelPattern {
-    fn parse(text: &str) -> Self {
-        match text.strip_suffix('*') {
-            Some(prefix) => Self::Prefix(prefix.to_owned()),
-            None => Self::Exact(text.to_owned()),
-        }
-    }
-
-    fn strength(&self, model: &str) -> Option<usize> {
-        match self {
-            Self::Exact(name) => (name == model).then_some(usize::MAX),
-            Self::Prefix(prefix) => model.starts_with(prefix.as_str()).then_some(prefix.len()),
-        }
     }
 }

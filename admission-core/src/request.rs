@@ -54,10 +54,8 @@ impl Api {
     /// ```
     #[must_use]
     pub fn of_path(path: &str) -> Self {
-        let path = path.split(['?', '#']).next().unwrap_or_default();
-        // Workers decode before they look, so must we: `completion%73` is no other path.
-        let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
-        let path = decoded.trim_end_matches('/');
+        let plain = plain_path(path);
+        let path = plain.trim_end_matches('/');
         if path.ends_with("/chat/completions") {
             Self::Chat
         } else if path.ends_with("/completions") {
@@ -70,6 +68,44 @@ impl Api {
             Self::Other
         }
     }
+
+    /// In metrics; never changes.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Chat => "chat_completions",
+            Self::Completions => "completions",
+            Self::Messages => "messages",
+            Self::Embeddings => "embeddings",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A path without its query, decoded, its empty and dotted segments resolved: what stands before a worker may do so before
+/// it looks, so must we, or `completion%73` and `x/../completions` would be other paths.
+///
+/// ```
+/// use admission_core::request::plain_path;
+///
+/// assert_eq!(plain_path("/health/..//v1/./completion%73?x=1"), "/v1/completions");
+/// assert_eq!(plain_path("/v1/models/"), "/v1/models/");
+/// assert_eq!(plain_path("*"), "/*");
+/// ```
+#[must_use]
+pub fn plain_path(path: &str) -> String {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    let end = if decoded.ends_with('/') && !segments.is_empty() { "/" } else { "" };
+    format!("/{}{end}", segments.join("/"))
 }
 
 /// What has been found in a body so far.

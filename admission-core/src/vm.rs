@@ -6,23 +6,26 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::budget::{Rates, Standing};
-use crate::decide::{Ask, Held, Rules, decide, may_grow};
+use crate::budget::{Rates, Spent, Standing};
+use crate::decide::{Ask, Held, Known, Rules, decide, may_grow};
 use crate::directory::Directory;
+use crate::endpoint::Endpoint;
 use crate::keys::Keys;
-use crate::ledger::{Amount, Cost, LaneKey, Ledger};
+use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
 use crate::members::{Holder, Members, Observer};
 use crate::outcome::Refusal;
-use crate::policy::Pool;
+use crate::policy::{Class, Pool};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time, Tokens};
-use crate::view::ViewSummary;
+use crate::view::{ViewSummary, WorkerKey, Workers};
 
 mod claim;
+mod lease;
 #[cfg(test)]
 mod tests;
 
-use claim::{Claim, Denied, contention};
+use claim::{Denied, Granted, contention};
+use lease::{Change, Kind, Lease, Settlement};
 
 /// Between ticks of one VM.
 pub const TICK: Millis = Millis(100);
@@ -47,49 +50,8 @@ pub struct Request<'a> {
     pub rules: Rules<'a>,
     /// Name of its tenant's record.
     pub tenant_key: &'a str,
-    /// The lane it goes under.
-    pub lane: LaneKey,
-}
-
-/// What one request holds: the same amount in its tenant's record and in its pool's.
-#[derive(Clone, Debug)]
-struct Lease {
-    tenant_key: Rc<str>,
-    pool_key: Rc<str>,
-    lane: LaneKey,
-    amount: Amount,
-    block_size: u32,
-    /// Of its tenant and of its pool, as they were when it was admitted.
-    tenant_rates: Arc<Rates>,
-    pool_rates: Arc<Rates>,
-    /// What was spent from them.
-    cost: Cost,
-}
-
-/// A change to one record that must happen, however often other writers are faster.
-#[derive(Clone, Debug)]
-struct Change {
-    key: Rc<str>,
-    holder: Holder,
-    lane: LaneKey,
-    amount: Amount,
-    kind: Kind,
-    budget: Option<Settlement>,
-}
-
-/// What a change does to budgets, beside what it does to holdings.
-#[derive(Clone, Debug)]
-struct Settlement {
-    rates: Arc<Rates>,
-    spend: Cost,
-    give_back: Cost,
-}
-
-impl Settlement {
-    /// From what was spent to what should have been.
-    fn between(rates: &Arc<Rates>, spent: Cost, right: Cost) -> Self {
-        Self { rates: Arc::clone(rates), spend: right.beyond(spent), give_back: spent.beyond(right) }
-    }
+    /// Its headers can still tell the proxy which worker to take.
+    pub can_be_steered: bool,
 }
 
 /// What a request has cost, once it has ended.
@@ -106,12 +68,14 @@ pub enum Usage {
 }
 
 /// A request that was let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// What it holds.
     pub lease: LeaseId,
-    /// How its tenant's budgets stand after it.
-    pub budgets: Budgets,
+    /// Where it is to go, if that is ours to say.
+    pub endpoint: Option<Endpoint>,
+    /// What its tenant has spent with it.
+    pub spending: Spending,
 }
 
 /// How a tenant's budgets stand; absent where there is none.
@@ -123,25 +87,33 @@ pub struct Budgets {
     pub tokens: Option<Standing>,
 }
 
-impl Budgets {
-    fn of(ledger: &Ledger, rates: &Rates, now: Time) -> Self {
-        let (requests, tokens) = ledger.spent();
-        Self {
-            requests: rates.requests.as_ref().map(|rate| rate.standing(requests, now)),
-            tokens: rates.tokens.as_ref().map(|rate| rate.standing(tokens, now)),
+/// What a tenant had spent of its budgets at some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spending {
+    rates: Arc<Rates>,
+    spent: (Spent, Spent),
+}
+
+impl Spending {
+    /// How the budgets stand at a later time, if nothing else was spent.
+    #[must_use]
+    pub fn at(&self, now: Time) -> Budgets {
+        let (requests, tokens) = self.spent;
+        Budgets {
+            requests: self.rates.requests.as_ref().map(|rate| rate.standing(requests, now)),
+            tokens: self.rates.tokens.as_ref().map(|rate| rate.standing(tokens, now)),
         }
+    }
+
+    /// Whether tokens are among the budgets.
+    #[must_use]
+    pub fn counts_tokens(&self) -> bool {
+        self.rates.tokens.is_some()
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// The request has ended.
-    Release,
-    /// It never started, or needs less than was thought.
-    Refund,
-    /// It was charged under an epoch that others took for dead.
-    Recharge,
-}
+/// Of what one VM holds in one record under one lane: all of it, and requests by what they are tallied under.
+type Sum = (Amount, BTreeMap<TallyKey, u64>);
 
 /// One VM's state; lives as long as the VM, whatever configurations come and go.
 pub struct Vm {
@@ -155,6 +127,8 @@ pub struct Vm {
     beaten: Option<Time>,
     ticked: Option<Time>,
     unlisted: Directory,
+    /// By the name of each list, as last read.
+    workers: BTreeMap<Arc<str>, Rc<Workers>>,
 }
 
 impl Vm {
@@ -172,6 +146,7 @@ impl Vm {
             beaten: None,
             ticked: None,
             unlisted: Directory::default(),
+            workers: BTreeMap::new(),
         }
     }
 
@@ -196,23 +171,31 @@ impl Vm {
     /// The refusal.
     pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<Admission, Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
-        let Request { ask, rules, tenant_key, lane } = *request;
-        let (amount, cost) = (ask.amount(rules.pool.block_size), ask.cost());
-        let claim = Claim { tenant_key, tenant_rates: &rules.tenant.rates, pool: rules.pool, lane, amount, cost };
+        let Request { ask, rules, tenant_key, can_be_steered } = *request;
         let view = view_of(store, rules.pool);
-        let judge = |held: Held<'_>| decide(&ask, rules, view.as_ref(), held, now);
-        let lease = Lease {
+        let workers = view.as_ref().filter(|_| rules.pool.pick_endpoint && can_be_steered);
+        let workers = workers.and_then(|view| self.workers(store, rules.pool, view));
+        let known = Known { view: view.as_ref(), workers: workers.as_deref() };
+        let mut lease = Lease {
             tenant_key: tenant_key.into(),
             pool_key: Rc::from(&*rules.pool.key),
-            lane,
-            amount,
+            lane: rules.lane.key,
+            amount: ask.amount(rules.pool.block_size),
             block_size: rules.pool.block_size,
+            classes: rules.classes.iter().map(|class| class.key).collect(),
+            worker: None,
+            weight: rules.tenant.weight,
             tenant_rates: Arc::clone(&rules.tenant.rates),
             pool_rates: Arc::clone(&rules.pool.rates),
-            cost,
+            cost: ask.cost(),
         };
-        match claim.charge(store, &self.members, holder, judge, now) {
-            Ok(budgets) => Ok(Admission { lease: self.keep(lease), budgets }),
+        let judge = |held: Held<'_>| decide(&ask, rules, known, held, now);
+        match lease.claim(rules.pool).charge(store, &self.members, holder, judge, now) {
+            Ok(Granted { spent, endpoint }) => {
+                lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
+                let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent };
+                Ok(Admission { lease: self.keep(lease), endpoint, spending })
+            }
             Err(denied) => {
                 self.undo(store, &denied, &lease, holder, now);
                 Err(denied.refusal)
@@ -233,18 +216,30 @@ impl Vm {
         rules: Rules<'_>,
         now: Time,
     ) -> Result<(), Refusal> {
-        let Some(mut lease) = self.leases.get(&id).cloned() else { return Ok(()) };
+        let Some(lease) = self.leases.get(&id).cloned() else { return Ok(()) };
         let (before, after) = (lease.amount, ask.amount(lease.block_size));
         let cost = Cost { tokens: after.tokens, ..lease.cost };
-        if after.tokens < before.tokens {
-            self.change_both(store, &lease, (Kind::Refund, before.minus(after)), cost, now);
-        } else if after.tokens > before.tokens {
-            lease.amount = after.minus(before);
-            lease.cost = cost.beyond(lease.cost);
-            self.grow(store, &lease, after, rules, now)?;
+        let classes: Vec<TallyKey> = rules.classes.iter().map(|class| class.key).collect();
+        let joined = rules.classes.iter().filter(|class| !lease.classes.contains(&class.key));
+        let joined: Vec<Arc<Class>> = joined.cloned().collect();
+        if after.tokens > before.tokens || !joined.is_empty() {
+            let more = Lease {
+                amount: after.minus(before),
+                cost: cost.beyond(lease.cost),
+                classes: joined.iter().map(|class| class.key).collect(),
+                ..lease.clone()
+            };
+            self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?;
+        }
+        let left: Vec<TallyKey> = lease.classes.iter().filter(|key| !classes.contains(key)).copied().collect();
+        if after.tokens < before.tokens || !left.is_empty() {
+            let less = Lease { amount: before.minus(after), classes: left, worker: None, ..lease.clone() };
+            // What growing has charged is paid already; only what was charged too much comes back.
+            let right = Cost { tokens: cost.tokens.min(lease.cost.tokens), ..lease.cost };
+            self.change_both(store, &less, Kind::Refund, right, now);
         }
         if let Some(lease) = self.leases.get_mut(&id) {
-            (lease.amount, lease.cost) = (after, cost);
+            (lease.amount, lease.cost, lease.classes) = (after, cost, classes);
         }
         Ok(())
     }
@@ -259,12 +254,11 @@ impl Vm {
         now: Time,
     ) -> Result<(), Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
-        let Lease { tenant_key, lane, amount, cost, .. } = more;
-        let (lane, amount, cost) = (*lane, *amount, *cost);
-        let claim = Claim { tenant_key, tenant_rates: &more.tenant_rates, pool: rules.pool, lane, amount, cost };
         let view = view_of(store, rules.pool);
-        let judge = |held: Held<'_>| may_grow(amount, whole.blocks, rules, view.as_ref(), held, now);
-        claim.charge(store, &self.members, holder, judge, now).map(|_| ()).map_err(|denied| {
+        let known = Known { view: view.as_ref(), workers: None };
+        let judge = |held: Held<'_>| may_grow(more.amount, whole.blocks, rules, known, held, now).map(|()| None);
+        let granted = more.claim(rules.pool).charge(store, &self.members, holder, judge, now);
+        granted.map(|_| ()).map_err(|denied| {
             self.undo(store, &denied, more, holder, now);
             denied.refusal
         })
@@ -272,9 +266,10 @@ impl Vm {
 
     fn undo(&mut self, store: &impl Store, denied: &Denied, lease: &Lease, holder: Holder, now: Time) {
         if denied.tenant_charged {
-            let Lease { tenant_key, lane, amount, tenant_rates, cost, .. } = lease.clone();
-            let budget = Some(Settlement::between(&tenant_rates, cost, Cost::default()));
-            self.change(store, Change { key: tenant_key, holder, lane, amount, kind: Kind::Refund, budget }, now);
+            let Lease { tenant_key: key, lane, amount, tenant_rates, weight, cost, .. } = lease.clone();
+            let budget = Some(Settlement::between(&tenant_rates, Some(weight), cost, Cost::default()));
+            let tallies = Vec::new();
+            self.change(store, Change { key, holder, lane, amount, tallies, kind: Kind::Refund, budget }, now);
         }
     }
 
@@ -287,7 +282,32 @@ impl Vm {
             Usage::Nothing => Cost { tokens: Tokens(0), ..lease.cost },
             Usage::Refused => Cost::default(),
         };
-        self.change_both(store, &lease, (Kind::Release, lease.amount), cost, now);
+        self.change_both(store, &lease, Kind::Release, cost, now);
+    }
+
+    /// Notes that a worker has refused what it was sent: it counts as busy until the next view, or for a second. One
+    /// that the view does not call free is left as it is; so is the record when others are faster, since the next refusal
+    /// says it again.
+    pub fn mark(&mut self, store: &impl Store, pool: &Pool, address: &str, now: Time) {
+        let Some(view) = view_of(store, pool) else { return };
+        if self.workers(store, pool, &view).is_some_and(|workers| workers.is_free(address)) {
+            let marked = store::update(store, &pool.key, |ledger: &mut Ledger| {
+                ledger.mark(WorkerKey::of(address), view.stamp(), now);
+                Ok::<(), std::convert::Infallible>(())
+            });
+            drop(marked);
+        }
+    }
+
+    /// The pool's workers as that view lists them, or a later one of the same sidecar, whose summary is about to follow.
+    fn workers(&mut self, store: &impl Store, pool: &Pool, view: &ViewSummary) -> Option<Rc<Workers>> {
+        let current = self.workers.get(&pool.workers_key).filter(|workers| workers.stamp() == view.stamp());
+        if current.is_none() {
+            let read = Workers::decode(&store.read(&pool.workers_key).0?)?;
+            self.workers.insert(Arc::clone(&pool.workers_key), Rc::new(read));
+        }
+        let usable = |workers: &&Rc<Workers>| workers.epoch == view.epoch && workers.generation >= view.generation;
+        self.workers.get(&pool.workers_key).filter(usable).cloned()
     }
 
     /// Says that this VM lives, declares dead who has been silent too long, and tries again what others were faster at.
@@ -375,15 +395,20 @@ impl Vm {
     /// After a fencing nothing of what this VM holds is counted any more: charges all of it under the new epoch.
     fn charge_again(&mut self, store: &impl Store, holder: Holder, now: Time) {
         self.pending.retain(|change| change.kind != Kind::Recharge);
-        let mut sums: BTreeMap<(Rc<str>, LaneKey), Amount> = BTreeMap::new();
+        let mut sums: BTreeMap<(Rc<str>, LaneKey), Sum> = BTreeMap::new();
         for lease in self.leases.values() {
             for key in [&lease.tenant_key, &lease.pool_key] {
-                let sum = sums.entry((Rc::clone(key), lease.lane)).or_default();
+                let (sum, tallies) = sums.entry((Rc::clone(key), lease.lane)).or_default();
                 *sum = sum.plus(lease.amount);
+                for key in lease.tallied_in(key) {
+                    let requests = tallies.entry(key).or_default();
+                    *requests = requests.saturating_add(1);
+                }
             }
         }
-        for ((key, lane), amount) in sums {
-            self.change(store, Change { key, holder, lane, amount, kind: Kind::Recharge, budget: None }, now);
+        for ((key, lane), (amount, tallies)) in sums {
+            let (tallies, kind) = (tallies.into_iter().collect(), Kind::Recharge);
+            self.change(store, Change { key, holder, lane, amount, tallies, kind, budget: None }, now);
         }
     }
 
@@ -394,13 +419,15 @@ impl Vm {
         id
     }
 
-    /// Changes what a lease holds in both records, and what it has cost to `cost`.
-    fn change_both(&mut self, store: &impl Store, lease: &Lease, change: (Kind, Amount), cost: Cost, now: Time) {
-        let (Some(holder), (kind, amount), lane) = (self.holder, change, lease.lane) else { return };
+    /// Takes what a lease says from both records, and sets what it has cost to `cost`.
+    fn change_both(&mut self, store: &impl Store, lease: &Lease, kind: Kind, cost: Cost, now: Time) {
+        let (Some(holder), amount, lane) = (self.holder, lease.amount, lease.lane) else { return };
         // The pool first: what it frees is what others wait for.
-        for (key, rates) in [(&lease.pool_key, &lease.pool_rates), (&lease.tenant_key, &lease.tenant_rates)] {
-            let budget = Some(Settlement::between(rates, lease.cost, cost));
-            self.change(store, Change { key: Rc::clone(key), holder, lane, amount, kind, budget }, now);
+        let pool = (&lease.pool_key, &lease.pool_rates, None);
+        for (key, rates, weight) in [pool, (&lease.tenant_key, &lease.tenant_rates, Some(lease.weight))] {
+            let budget = Some(Settlement::between(rates, weight, lease.cost, cost));
+            let tallies = lease.tallied_in(key).map(|key| (key, 1)).collect();
+            self.change(store, Change { key: Rc::clone(key), holder, lane, amount, tallies, kind, budget }, now);
         }
     }
 
@@ -414,7 +441,7 @@ impl Vm {
     }
 
     fn apply(&self, store: &impl Store, change: &Change, now: Time) -> Result<(), StoreError> {
-        let Change { key, holder, lane, amount, kind, budget } = change;
+        let Change { key, holder, lane, amount, tallies, kind, budget } = change;
         let members = &self.members;
         store::update(store, key, |ledger: &mut Ledger| {
             match kind {
@@ -422,9 +449,18 @@ impl Vm {
                 Kind::Refund => ledger.refund(members, *holder, *lane, *amount),
                 Kind::Recharge => ledger.charge(members, *holder, *lane, *amount),
             }
-            if let Some(Settlement { rates, spend, give_back }) = budget {
+            for (tally, requests) in tallies {
+                match kind {
+                    Kind::Release | Kind::Refund => ledger.untally(members, *holder, *tally, *requests),
+                    Kind::Recharge => ledger.tally(members, *holder, *tally, *requests),
+                }
+            }
+            if let Some(Settlement { rates, weight, spend, give_back }) = budget {
                 ledger.spend(rates, *spend, now);
                 ledger.give_back(rates, *give_back);
+                if let Some(weight) = weight {
+                    ledger.weigh(*weight, give_back.tokens, spend.tokens);
+                }
             }
             Ok::<(), std::convert::Infallible>(())
         })

@@ -95,6 +95,7 @@ pub fn listener(name: &str, filters: &[Value], routes: &Value) -> Value {
                 "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
                 "stat_prefix": name,
                 "stream_idle_timeout": "0s",
+                "http_protocol_options": {"enable_trailers": true},
                 "route_config": {"name": name, "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
                 "http_filters": filters,
             },
@@ -115,6 +116,23 @@ pub fn worker_routes() -> Value {
     json!([route("/resetting/", "resetter"), route("/", "workers")])
 }
 
+/// A route of a path's beginning, which the worker does not see.
+#[must_use]
+pub fn route_without_prefix(prefix: &str, cluster: &str) -> Value {
+    json!({
+        "match": {"prefix": prefix}, "request_body_buffer_limit": 3 << 20,
+        "route": {"cluster": cluster, "timeout": "0s", "prefix_rewrite": "/"},
+    })
+}
+
+/// A listener's only virtual host: these routes, and behind them [`worker_routes`].
+#[must_use]
+pub fn virtual_hosts(first: &[Value]) -> Value {
+    let mut routes = first.to_vec();
+    routes.extend(worker_routes().as_array().cloned().unwrap_or_default());
+    json!([{"name": "all", "domains": ["*"], "routes": routes}])
+}
+
 /// Nowhere: the control role answers by itself.
 #[must_use]
 pub fn no_routes() -> Value {
@@ -124,14 +142,39 @@ pub fn no_routes() -> Value {
 /// The whole bootstrap.
 #[must_use]
 pub fn bootstrap(listeners: &[Value], clusters: &[(&str, SocketAddr)]) -> Value {
-    let tags =
-        ["pool", "lane", "outcome"].map(|tag| json!({"tag_name": tag, "regex": format!("({tag}=\\.=(.*?);\\.;)")}));
+    let tags = ["pool", "lane", "model", "endpoint", "outcome"]
+        .map(|tag| json!({"tag_name": tag, "regex": format!("({tag}=\\.=(.*?);\\.;)")}));
     let clusters: Vec<Value> = clusters.iter().map(|(name, address)| cluster(name, *address)).collect();
     json!({
         "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}},
         "static_resources": {"listeners": listeners, "clusters": clusters},
         "stats_config": {"stats_tags": tags},
     })
+}
+
+/// Adds workers to a cluster of one; `steered` makes it take the worker that a request's header names.
+pub fn add_workers(bootstrap: &mut Value, name: &str, addresses: &[SocketAddr], steered: bool) {
+    let clusters = bootstrap["static_resources"]["clusters"].as_array_mut();
+    let Some(cluster) = clusters.into_iter().flatten().find(|cluster| cluster["name"] == name) else { return };
+    let endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"].as_array_mut();
+    endpoints.into_iter().for_each(|list| list.extend(addresses.iter().map(|address| endpoint(*address))));
+    if steered {
+        let policies = "type.googleapis.com/envoy.extensions.load_balancing_policies";
+        let fallback =
+            json!({"name": "round_robin", "typed_config": {"@type": format!("{policies}.round_robin.v3.RoundRobin")}});
+        let steering = json!({
+            "@type": format!("{policies}.override_host.v3.OverrideHost"),
+            "override_host_sources": [{"header": "x-gateway-destination-endpoint"}],
+            "fallback_policy": {"policies": [{"typed_extension_config": fallback}]},
+        });
+        let policy = json!({"name": "envoy.load_balancing_policies.override_host", "typed_config": steering});
+        cluster["load_balancing_policy"] = json!({"policies": [{"typed_extension_config": policy}]});
+    }
+}
+
+fn endpoint(address: SocketAddr) -> Value {
+    let (address, port) = (address.ip().to_string(), address.port());
+    json!({"endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}}})
 }
 
 fn cluster(name: &str, address: SocketAddr) -> Value {
@@ -141,8 +184,6 @@ fn cluster(name: &str, address: SocketAddr) -> Value {
         "type": "STATIC",
         "connect_timeout": "5s",
         "circuit_breakers": {"thresholds": [limits]},
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {
-            "socket_address": {"address": address.ip().to_string(), "port_value": address.port()},
-        }}}]}]},
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint(address)]}]},
     })
 }

@@ -8,6 +8,8 @@
 pub mod artefacts;
 pub mod bootstrap;
 pub mod caller;
+pub mod metrics;
 pub mod resetter;
 pub mod rig;
 pub mod steady;
+pub mod view;

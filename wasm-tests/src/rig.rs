@@ -14,6 +14,7 @@ use worker_sim::{Config, Fault, Worker};
 use crate::artefacts;
 use crate::bootstrap::{self, PLUGIN, Plugin};
 use crate::caller::{CHAT, RawCaller, chat, request_bytes};
+use crate::metrics;
 use crate::resetter::Resetter;
 
 /// Longest wait for a condition; far beyond what any takes on a loaded machine.
@@ -56,6 +57,12 @@ pub struct Setup {
     pub filters_before: Vec<Value>,
     /// Transport socket of the listener under test; plain text without one.
     pub transport_socket: Option<Value>,
+    /// Workers beside the first one, like it and in its cluster.
+    pub more_workers: usize,
+    /// The workers' cluster takes the worker that a request's header names.
+    pub steered: bool,
+    /// Of the listener under test.
+    pub virtual_hosts: Value,
 }
 
 impl Setup {
@@ -70,7 +77,18 @@ impl Setup {
             "pools": [{"name": "main", "models": [format!("{MODEL}*")], "max_in_flight": 1_000}],
         });
         let worker = Config { model: MODEL.to_owned(), base_ms: 1.0, ..Config::default() };
-        Self { threads, wait, policy, worker, trapping: false, filters_before: Vec::new(), transport_socket: None }
+        Self {
+            threads,
+            wait,
+            policy,
+            worker,
+            trapping: false,
+            filters_before: Vec::new(),
+            transport_socket: None,
+            more_workers: 0,
+            steered: false,
+            virtual_hosts: bootstrap::virtual_hosts(&[]),
+        }
     }
 
     /// The same with something in the policy replaced, by JSON pointer.
@@ -110,6 +128,10 @@ pub struct Rig {
     pub envoy: Envoy,
     /// The worker.
     pub worker: Worker,
+    /// Those beside it.
+    pub others: Vec<Worker>,
+    /// Alone in the cluster `cold`, to which only a test's own routes lead.
+    pub cold: Worker,
     /// Of the listener under test.
     pub address: SocketAddr,
     /// Of the listener with the second plugin of the same code.
@@ -128,6 +150,11 @@ impl Rig {
     /// Starts everything and waits until it serves.
     pub async fn start(setup: Setup) -> Self {
         let worker = Worker::start(setup.worker.clone()).await.expect("start the worker");
+        let cold = Worker::start(setup.worker.clone()).await.expect("start the cold worker");
+        let mut others = Vec::new();
+        for _ in 0..setup.more_workers {
+            others.push(Worker::start(setup.worker.clone()).await.expect("start another worker"));
+        }
         let resetter = Resetter::start().await;
         let folder = tempfile::tempdir().expect("a folder");
         let code = if setup.trapping { artefacts::trapping_filter() } else { artefacts::filter() };
@@ -151,25 +178,43 @@ impl Rig {
         control_listener["per_connection_buffer_limit_bytes"] = json!(8 << 20);
         let mut filters = setup.filters_before.clone();
         filters.push(bootstrap::discovered(PLUGIN, &ecds));
-        let mut public = bootstrap::listener("public", &filters, &bootstrap::worker_routes());
+        let mut public = bootstrap::listener("public", &filters, &json!([]));
+        public["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"] =
+            setup.virtual_hosts.clone();
         if let Some(socket) = &setup.transport_socket {
             public["filter_chains"][0]["transport_socket"] = socket.clone();
         }
-        let bootstrap = bootstrap::bootstrap(
+        let mut bootstrap = bootstrap::bootstrap(
             &[
                 public,
                 bootstrap::listener("neighbour", &[bootstrap::fixed(&neighbour)], &bootstrap::worker_routes()),
                 control_listener,
             ],
-            &[("workers", worker.address()), ("resetter", resetter.address())],
+            &[("workers", worker.address()), ("resetter", resetter.address()), ("cold", cold.address())],
         );
+        let addresses: Vec<SocketAddr> = others.iter().map(Worker::address).collect();
+        bootstrap::add_workers(&mut bootstrap, "workers", &addresses, setup.steered);
         let options = Options { program: &artefacts::envoy(), bootstrap: &bootstrap, concurrency: setup.threads };
         let envoy = Envoy::start(options).await.expect("start Envoy");
         let listener = async |name| envoy.listener(name).await.expect("a listener");
         let (address, neighbour) = (listener("public").await, listener("neighbour").await);
         let control = listener("control").await;
         let client = direct_client().expect("a client");
-        Self { envoy, worker, address, neighbour, control, setup, code, version: 1, folder, client, resetter }
+        Self {
+            envoy,
+            worker,
+            others,
+            cold,
+            address,
+            neighbour,
+            control,
+            setup,
+            code,
+            version: 1,
+            folder,
+            client,
+            resetter,
+        }
     }
 
     /// Replaces the filter's policy while it runs, as a control plane would: by an atomic rename.
@@ -199,11 +244,40 @@ impl Rig {
 
     /// Posts a chat request as a tenant, with more headers.
     pub async fn post(&self, tenant: &str, headers: &[(&str, &str)], body: &Value) -> reqwest::Response {
-        let mut request = self.client.post(format!("http://{}{CHAT}", self.address)).header("x-tenant-id", tenant);
+        self.post_to(CHAT, tenant, headers, body.to_string()).await
+    }
+
+    /// Posts any body to any path as a tenant, with more headers.
+    pub async fn post_to(
+        &self,
+        path: &str,
+        tenant: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<reqwest::Body>,
+    ) -> reqwest::Response {
+        let mut request = self.client.post(format!("http://{}{path}", self.address)).header("x-tenant-id", tenant);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        request.json(body).send().await.expect("an answer from Envoy")
+        let request = request.header("content-type", "application/json").body(body);
+        request.send().await.expect("an answer from Envoy")
+    }
+
+    /// What the filter has counted: the sum over all samples with these labels.
+    pub async fn count(&self, metric: &str, labels: &[(&str, &str)]) -> u64 {
+        metrics::sum(&self.envoy.prometheus().await.expect("the metrics page"), metric, labels)
+    }
+
+    /// Posts a small chat request; the status, and the reason if it is a refusal of ours.
+    pub async fn ask(&self, tenant: &str, headers: &[(&str, &str)]) -> (u16, String) {
+        let answer = self.post(tenant, headers, &chat(MODEL, 1, false)).await;
+        (answer.status().as_u16(), reason_of(&answer))
+    }
+
+    /// A header of the request that the worker saw last.
+    #[must_use]
+    pub fn seen(&self, header: &str) -> Option<String> {
+        self.worker.stats().last_headers.remove(header)
     }
 
     /// Asks the control listener.
@@ -314,6 +388,19 @@ impl Rig {
         let log = self.envoy.log();
         assert!(!log.contains("panicked") && !log.contains("Function: proxy_"), "{log}");
     }
+}
+
+/// Why a request was refused, as its answer says; nothing for one that was not.
+#[must_use]
+pub fn reason_of(answer: &reqwest::Response) -> String {
+    text_of(answer, "x-sluice-reason")
+}
+
+/// A header of an answer; nothing where it has none.
+#[must_use]
+pub fn text_of(answer: &reqwest::Response, header: &str) -> String {
+    let value = answer.headers().get(header).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().to_owned()
 }
 
 /// Tries a condition until it holds; fails with its last explanation when patience ends.

@@ -94,7 +94,7 @@ async fn a_refusal_explains_itself_in_the_apis_own_shape() {
     );
     assert_eq!(error["type"], "rate_limit_error");
     let metrics = rig.envoy.prometheus().await.unwrap();
-    let counted = r#"sluice_requests_total{pool="main",lane="standard",outcome="tenant_requests"} 1"#;
+    let counted = r#"sluice_requests_total{pool="main",lane="standard",model="sim*",endpoint="chat_completions",outcome="tenant_requests"} 1"#;
     assert!(same_metric(&metrics, counted), "{metrics}");
 }
 

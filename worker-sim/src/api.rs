@@ -110,7 +110,7 @@ async fn infer(State(app): State<Arc<App>>, request: Request, api: Api) -> Respo
         Err(error) => return Refusal::Malformed(error.to_string()).into_response(),
     };
     // From here on the request is inside; dropping the handler, as a lost connection does, takes it out again.
-    let seat = app.door.enter();
+    let seat = app.door.enter(&body);
     if app.has(Fault::Hang) {
         let _swallowed = seat.swallow();
         pending::<()>().await;
@@ -124,6 +124,9 @@ async fn infer(State(app): State<Arc<App>>, request: Request, api: Api) -> Respo
 async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Response, Refusal> {
     if app.has(Fault::Refuse503) {
         return Err(Refusal::Unavailable);
+    }
+    if app.has(Fault::Refuse429) {
+        return Err(Refusal::TooMany);
     }
     let job = Job::parse(api, body, &app.config)?;
     let mut ticket = app.hub.submit(&job.wishes).map_err(Refusal::NeverFits)?;

@@ -68,6 +68,8 @@ pub enum Fault {
     Hang,
     /// Inference requests are answered 503.
     Refuse503,
+    /// Inference requests are answered 429.
+    Refuse429,
     /// The metrics page is megabytes of binary nonsense.
     GarbageMetrics,
     /// The metrics page is never answered.

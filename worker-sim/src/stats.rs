@@ -34,6 +34,8 @@ pub struct Stats {
     pub finished: u64,
     /// The headers of the most recent request; values of a repeated one are joined with a comma.
     pub last_headers: BTreeMap<String, String>,
+    /// The body of the most recent request that was read as a whole, as it came.
+    pub last_body: String,
 }
 
 /// Counts requests as they come and go.
@@ -70,8 +72,10 @@ impl Door {
         seen.last_headers = last_headers;
     }
 
-    pub(crate) fn enter(self: &Arc<Self>) -> Seat {
+    pub(crate) fn enter(self: &Arc<Self>, body: &[u8]) -> Seat {
+        let last_body = String::from_utf8_lossy(body).into_owned();
         let mut seen = self.lock();
+        seen.last_body = last_body;
         seen.requests += 1;
         seen.in_server += 1;
         seen.peak_in_server = seen.peak_in_server.max(seen.in_server);

@@ -1,6 +1,11 @@
 use std::rc::Rc;
 
+use serde_json::{Value, json};
+
 use super::*;
+use crate::directory::Directory;
+use crate::ledger::{Amount, LaneKey};
+use crate::members::Members;
 use crate::policy::Plugin;
 use crate::store::memory::MemoryStore;
 use crate::units::{Blocks, Tokens};

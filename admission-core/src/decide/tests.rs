@@ -3,7 +3,7 @@ use crate::ledger::LaneKey;
 use crate::members::Holder;
 use crate::policy::{Plugin, Policy};
 use crate::units::Millis;
-use crate::view::{Admitted, KvBlocks};
+use crate::view::{Admitted, KvBlocks, WorkerKey};
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -14,6 +14,7 @@ const NOW: Time = Time(10_000);
 struct Picture {
     policy: Policy,
     view: Option<ViewSummary>,
+    workers: Option<Workers>,
     tenant: Ledger,
     pool: Ledger,
     members: Members,
@@ -37,14 +38,28 @@ fn picture(pool: &str) -> Picture {
         admitted: Admitted::default(),
         saturation: None,
     };
-    Picture { policy: *policy, view: Some(view), tenant: Ledger::default(), pool: Ledger::default(), members, holder }
+    let (tenant, pool) = (Ledger::default(), Ledger::default());
+    Picture { policy: *policy, view: Some(view), workers: None, tenant, pool, members, holder }
 }
 
 impl Picture {
     fn decide(&self, ask: &Ask) -> Result<(), Refusal> {
-        let rules = Rules { tenant: self.policy.limits("acme"), pool: self.policy.only_pool().unwrap() };
-        let held = Held { tenant: &self.tenant, pool: &self.pool, members: &self.members };
-        decide(ask, rules, self.view.as_ref(), held, NOW)
+        self.place(ask).map(|endpoint| assert_eq!(endpoint, None))
+    }
+
+    fn place(&self, ask: &Ask) -> Result<Option<Endpoint>, Refusal> {
+        let classes = self.rules().pool.classes_of(None, ask.longest_prompt);
+        let known = Known { view: self.view.as_ref(), workers: self.workers.as_ref() };
+        decide(ask, Rules { classes: &classes, ..self.rules() }, known, self.held(), NOW)
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        let lane = self.policy.lanes().last().unwrap();
+        Rules { tenant: self.policy.limits("acme"), pool: self.policy.only_pool().unwrap(), lane, classes: &[] }
+    }
+
+    fn held(&self) -> Held<'_> {
+        Held { tenant: &self.tenant, pool: &self.pool, members: &self.members }
     }
 
     fn refusal(&self, ask: &Ask) -> (Reason, u64, u64) {
@@ -197,13 +212,12 @@ fn blocks_are_fitted_less_headroom_and_less_what_the_scrape_has_not_seen() {
 fn more_blocks_than_there_could_ever_be_are_oversize_once_read() {
     let picture = picture(r#""max_in_flight": 9, "kv": {"headroom": 0.1}"#);
     assert_eq!(picture.refusal(&ask(980, 0)), (Reason::KvBlocks, 62, 40));
-    let limits = picture.policy.limits("nobody");
-    let rules = Rules { tenant: limits, pool: picture.policy.only_pool().unwrap() };
-    let held = Held { tenant: &picture.tenant, pool: &picture.pool, members: &picture.members };
+    let rules = Rules { tenant: picture.policy.limits("nobody"), ..picture.rules() };
     let decide = |ask: &Ask, free| {
         let mut view = picture.view.clone().unwrap();
         view.kv = Some(KvBlocks { total: Blocks(100), free: Blocks(free) });
-        decide(ask, rules, Some(&view), held, NOW).err().map(|refusal| refusal.reason)
+        let known = Known { view: Some(&view), workers: None };
+        decide(ask, rules, known, picture.held(), NOW).err().map(|refusal| refusal.reason)
     };
     let large = ask(91 * 16, 0);
     assert_eq!(decide(&large, 100), Some(Reason::Oversize));
@@ -236,14 +250,18 @@ fn growth_is_held_against_tokens_and_blocks_but_not_against_requests() {
     let mut picture = picture(r#""max_in_flight": 1, "kv": {"headroom": 0.0}"#);
     let amount = Amount { requests: 4, tokens: Tokens(900), blocks: Blocks(10) };
     picture.tenant.charge(&picture.members, picture.holder, LANE, amount);
-    let rules = Rules { tenant: picture.policy.limits("acme"), pool: picture.policy.only_pool().unwrap() };
-    let held = Held { tenant: &picture.tenant, pool: &picture.pool, members: &picture.members };
+    let view = picture.view.clone();
+    let known = Known { view: view.as_ref(), workers: None };
     let grow = |tokens, blocks| {
         let by = Amount { requests: 0, tokens: Tokens(tokens), blocks: Blocks(blocks) };
-        may_grow(by, Blocks(blocks + 40), rules, picture.view.as_ref(), held, NOW).err().map(|refusal| refusal.reason)
+        let grown = may_grow(by, Blocks(blocks + 40), picture.rules(), known, picture.held(), NOW);
+        grown.err().map(|refusal| refusal.reason)
     };
     assert_eq!((grow(100, 1), grow(101, 1), grow(1, 51)), (None, Some(Reason::TenantTokens), Some(Reason::KvBlocks)));
     assert_eq!(grow(1, 61), Some(Reason::Oversize), "101 of 100 blocks in all");
+    picture.tenant.charge(&picture.members, picture.holder, LANE, Amount { tokens: Tokens(900), ..Amount::default() });
+    let none = Amount::default();
+    assert_eq!(may_grow(none, Blocks(10), picture.rules(), known, picture.held(), NOW), Ok(()), "needs nothing");
 }
 
 #[test]
@@ -319,4 +337,98 @@ fn advice_follows_the_measured_pace() {
     assert_eq!(picture.decide(&ask(1, 1)).unwrap_err().retry, Retry::After(Millis(4_000)));
     picture.hold_in_pool(2, 0);
     assert_eq!(picture.decide(&ask(1, 1)).unwrap_err().retry, Retry::After(Millis(12_000)), "three have to end");
+}
+
+#[test]
+fn a_lane_admits_while_saturation_is_below_its_ceiling() {
+    let lanes = |lanes: &str| {
+        let json = format!(r#"{{"lanes": [{lanes}], "pools": [{{"name": "p", "max_in_flight": 9}}]}}"#);
+        let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
+        let mut picture = picture(r#""max_in_flight": 9"#);
+        picture.policy = *policy;
+        picture
+    };
+    let reason = |picture: &mut Picture, saturation| {
+        picture.view().saturation = saturation;
+        picture.decide(&ask(1, 1)).err().map(|refusal| refusal.reason)
+    };
+    let mut ceiling = lanes(r#"{"name": "a", "ceiling": 1.2}"#);
+    assert_eq!(reason(&mut ceiling, Some(1.199)), None);
+    assert_eq!(reason(&mut ceiling, Some(1.2)), Some(Reason::Saturated));
+    assert_eq!(ceiling.refusal(&ask(1, 1)), (Reason::Saturated, 1_200, 1_199));
+    assert_eq!(reason(&mut ceiling, None), None, "a sidecar that does not say");
+    ceiling.view().saturation = Some(9.0);
+    ceiling.view().received = Time(0);
+    assert_eq!(ceiling.decide(&ask(1, 1)), Ok(()), "of an old view only what the stale policy says is believed");
+    let mut sheddable = lanes(r#"{"name": "a", "priority": -1}"#);
+    assert_eq!(
+        (reason(&mut sheddable, Some(0.999)), reason(&mut sheddable, Some(1.0))),
+        (None, Some(Reason::Saturated))
+    );
+    assert_eq!(reason(&mut lanes(r#"{"name": "a"}"#), Some(7.0)), None, "others have no ceiling unless given one");
+}
+
+#[test]
+fn a_class_has_limits_of_its_own() {
+    let mut picture = picture(
+        r#""max_in_flight": 9, "max_prompt_tokens": 1000, "classes": [
+            {"name": "long", "min_prompt_tokens": 100, "max_in_flight": 2, "max_model_len": 400},
+            {"name": "named", "models": ["x*"], "max_in_flight": 1}]"#,
+    );
+    let long = picture.rules().pool.classes[0].key;
+    picture.pool.tally(&picture.members, picture.holder, long, 1);
+    assert_eq!(picture.decide(&ask(100, 1)), Ok(()), "the second of two");
+    picture.pool.tally(&picture.members, picture.holder, long, 1);
+    assert_eq!(picture.refusal(&ask(100, 1)), (Reason::ClassRequests, 3, 2));
+    assert_eq!(picture.decide(&ask(99, 1)), Ok(()), "not of the class");
+    assert_eq!(picture.refusal(&ask(100, 301)), (Reason::Oversize, 401, 400));
+    let names = |model, prompt| {
+        let classes = picture.rules().pool.classes_of(model, Tokens(prompt));
+        classes.iter().map(|class| class.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((names(Some("x-1"), 99), names(Some("y"), 100)), (vec!["named".to_owned()], vec!["long".to_owned()]));
+}
+
+fn workers(free: &[(&str, bool)]) -> Workers {
+    let seen = free.iter().map(|(address, free)| crate::view::Seen {
+        address: (*address).to_owned(),
+        key: WorkerKey::of(address),
+        is_ip_and_port: true,
+        free: *free,
+        live: true,
+        load: 0,
+        kv_permille: 0,
+    });
+    Workers { epoch: 1, generation: 1, list: seen.collect() }
+}
+
+#[test]
+fn workers_that_have_just_refused_are_as_good_as_busy() {
+    let mut picture = picture(r#""max_in_flight": 9"#);
+    picture.pool.mark(WorkerKey::of("a"), (1, 1), NOW);
+    assert_eq!(picture.decide(&ask(1, 1)), Ok(()), "one of two");
+    picture.pool.mark(WorkerKey::of("b"), (1, 1), NOW);
+    assert_eq!(picture.refusal(&ask(1, 1)), (Reason::AllBusy, 2, 1));
+    picture.view().generation = 2;
+    assert_eq!(picture.decide(&ask(1, 1)), Ok(()), "the next view knows better");
+}
+
+#[test]
+fn a_steered_request_goes_to_the_freest_worker_below_its_cap() {
+    let (a, b, c) = ("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80");
+    let mut picture = picture(r#""max_in_flight_per_worker": 2, "pick_endpoint": true"#);
+    picture.view().free_workers = 2;
+    picture.view().live_workers = 3;
+    picture.workers = Some(workers(&[(a, true), (b, true), (c, false)]));
+    let header = |picture: &Picture| picture.place(&ask(1, 1)).unwrap().map(|endpoint| endpoint.header);
+    assert_eq!(header(&picture), Some(format!("{a},{b}")));
+    let at = |address| TallyKey::worker(WorkerKey::of(address));
+    picture.pool.tally(&picture.members, picture.holder, at(a), 1);
+    assert_eq!(header(&picture), Some(format!("{b},{a}")));
+    picture.pool.tally(&picture.members, picture.holder, at(b), 2);
+    assert_eq!(header(&picture), Some(a.to_owned()));
+    picture.pool.mark(WorkerKey::of(a), (1, 1), NOW);
+    assert_eq!(picture.refusal(&ask(1, 1)), (Reason::PoolRequests, 3, 2), "a has refused, b holds its cap, c is busy");
+    picture.view().received = Time(0);
+    assert_eq!(header(&picture), None, "of an old view no worker is chosen");
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::Plugin;
+use crate::policy::{Plugin, Route};
 use crate::units::Tokens;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -15,9 +15,32 @@ fn policy(json: &str, header_pause: bool) -> Policy {
     *policy
 }
 
+fn arrival(api: Api, body_bytes: Option<u64>, encoded: bool) -> Arrival {
+    let path = "/v1/x".to_owned();
+    Arrival {
+        tenant: "t".into(),
+        asked_lane: None,
+        objectives: Vec::new(),
+        path,
+        api,
+        body_bytes,
+        encoded,
+        spoofed: false,
+    }
+}
+
+fn begun(policy: &Policy, arrival: Arrival) -> Intake {
+    let terms = Terms::of(policy, &arrival, &Route::default());
+    Intake::new(arrival, terms, policy)
+}
+
+fn let_in(intake: &mut Intake) {
+    let pool = Arc::clone(intake.pool().unwrap());
+    intake.admitted(pool);
+}
+
 fn intake(policy: &Policy, size: Option<u64>) -> Intake {
-    let arrival = Arrival { tenant: "t".into(), asked_lane: None, api: Api::Chat, body_bytes: size, encoded: false };
-    Intake::new(arrival, policy)
+    begun(policy, arrival(Api::Chat, size, false))
 }
 
 fn reason(next: Next) -> Option<Reason> {
@@ -45,9 +68,9 @@ fn waits_in_the_first_place_that_applies() {
 fn an_unread_request_is_decided_by_size_and_corrected_at_its_end() {
     let policy = policy(ONE_POOL, false);
     let mut intake = intake(&policy, Some(400));
-    let Next::Decide(guess, pool) = intake.headers(&policy) else { panic!("decide") };
+    let Next::Decide(guess, pool) = intake.headers() else { panic!("decide") };
     assert_eq!((guess.prompt, pool.name.as_str()), (Tokens(50), "p"), "400 bytes, cut to what the pool takes");
-    intake.admitted();
+    let_in(&mut intake);
     assert_eq!(intake.body(br#"{"messages": [{"content": "hi"}], "#, false, &policy), Next::GoOn);
     let Next::Correct(exact) = intake.body(br#""max_tokens": 5}"#, true, &policy) else { panic!("correct") };
     assert!(exact.prompt < Tokens(10) && exact.output == Tokens(5) && exact.prompt_read);
@@ -57,7 +80,7 @@ fn an_unread_request_is_decided_by_size_and_corrected_at_its_end() {
 fn what_the_body_proves_impossible_is_refused_as_soon_as_it_is_seen() {
     let policy = policy(ONE_POOL, false);
     let mut intake = intake(&policy, Some(4_000));
-    intake.admitted();
+    let_in(&mut intake);
     assert_eq!(intake.body(br#"{"messages": [{"content": ""#, false, &policy), Next::GoOn);
     assert_eq!(reason(intake.body("many words ".repeat(60).as_bytes(), false, &policy)), Some(Reason::Oversize));
 }
@@ -67,7 +90,7 @@ fn a_body_ends_with_the_last_byte_that_was_promised() {
     let policy = policy(ONE_POOL, false);
     let body = br#"{"messages": []}"#;
     let mut intake = intake(&policy, Some(body.len() as u64));
-    intake.admitted();
+    let_in(&mut intake);
     assert!(matches!(intake.body(body, false, &policy), Next::Correct(_)));
     assert!(intake.ended());
     assert_eq!(intake.body(b"", true, &policy), Next::GoOn);
@@ -81,7 +104,7 @@ fn output_counts_against_a_cap_only_once_its_limit_is_certain() {
     );
     for (limit, refused) in [(10, None), (300, Some(Reason::Oversize))] {
         let mut intake = intake(&policy, Some(4_000));
-        intake.admitted();
+        let_in(&mut intake);
         assert_eq!(intake.body(br#"{"messages": [], "max_tokens": 400, "#, false, &policy), Next::GoOn);
         let end = format!(r#""max_tokens": {limit}}}"#);
         assert_eq!(reason(intake.body(end.as_bytes(), true, &policy)), refused);
@@ -92,7 +115,7 @@ fn output_counts_against_a_cap_only_once_its_limit_is_certain() {
 fn a_held_request_goes_to_the_pool_of_its_model() {
     let policy = policy(TWO_POOLS, true);
     let mut intake = intake(&policy, Some(40));
-    assert_eq!(intake.headers(&policy), Next::Hold);
+    assert_eq!(intake.headers(), Next::Hold);
     assert_eq!(intake.body(br#"{"messages": [], "#, false, &policy), Next::Hold);
     let Next::Decide(ask, pool) = intake.body(br#""model": "a-1"}"#, true, &policy) else { panic!("decide") };
     assert_eq!((pool.name.as_str(), ask.prompt_read), ("a", true));
@@ -105,9 +128,26 @@ fn beyond_the_hold_limit_a_request_is_decided_from_what_was_seen() {
     let mut intake = intake(&policy, Some(4_000));
     let Next::Decide(ask, pool) = intake.body(long.as_bytes(), false, &policy) else { panic!("decide") };
     assert!(pool.name == "b" && !ask.prompt_read && ask.prompt > Tokens(900), "the rest counts by size: {ask:?}");
-    intake.admitted();
+    let_in(&mut intake);
     let Next::Correct(ask) = intake.body(br#""}]}"#, true, &policy) else { panic!("correct") };
     assert!(ask.prompt_read && ask.prompt < Tokens(100));
+}
+
+#[test]
+fn a_priority_beyond_what_can_be_held_is_refused() {
+    let filler = "x".repeat(200);
+    for (mode, refused) in [("enforce", Some(Reason::Malformed)), ("shadow", None)] {
+        let json = ONE_POOL.replacen('{', &format!(r#"{{"tag_body": true, "mode": "{mode}", "#), 1);
+        let policy = policy(&json.replace("50", "500"), true);
+        for (begin, rest) in [("", r#", "priority": 1}"#), (r#""priority": 1, "#, "}"), ("", "}")] {
+            let mut intake = intake(&policy, None);
+            let begin = format!(r#"{{{begin}"messages": [{{"content": "{filler}"}}]"#);
+            assert!(matches!(intake.body(begin.as_bytes(), false, &policy), Next::Decide(..)));
+            let_in(&mut intake);
+            let expected = refused.filter(|_| begin.contains("priority") || rest.contains("priority"));
+            assert_eq!(reason(intake.body(rest.as_bytes(), true, &policy)), expected, "{mode} {rest}");
+        }
+    }
 }
 
 #[test]
@@ -119,7 +159,7 @@ fn a_model_that_no_pool_serves_is_told_so() {
     assert_eq!(reason(intake(&two, None).body(late.as_bytes(), false, &two)), Some(Reason::UnknownModel));
     let one = policy(r#"{"pools": [{"name": "p", "models": ["a*"], "max_in_flight": 1}]}"#, false);
     let mut unread = intake(&one, Some(14));
-    unread.admitted();
+    let_in(&mut unread);
     assert_eq!(reason(unread.body(br#"{"model": "c"}"#, true, &one)), Some(Reason::UnknownModel));
 }
 
@@ -130,7 +170,7 @@ fn malformed_bodies_are_refused_before_and_after_admission() {
         for body in ["", "[]", r#"{"messages": ["#, r#"{"a": }"#] {
             let mut intake = intake(&policy, Some(40));
             if admitted {
-                intake.admitted();
+                let_in(&mut intake);
             }
             assert_eq!(reason(intake.body(body.as_bytes(), true, &policy)), Some(Reason::Malformed), "{body}");
         }
@@ -143,15 +183,8 @@ fn json_that_claims_to_be_encoded_is_read_all_the_same() {
     let policy =
         policy(r#"{"pools": [{"name": "p", "models": ["m"], "max_in_flight": 1, "max_prompt_tokens": 10}]}"#, false);
     let body = format!(r#"{{"model": "m", "prompt": "{}"}}"#, "word ".repeat(60));
-    let arrival = Arrival {
-        tenant: "t".into(),
-        asked_lane: None,
-        api: Api::Completions,
-        body_bytes: Some(body.len() as u64),
-        encoded: true,
-    };
-    let mut intake = Intake::new(arrival, &policy);
-    intake.admitted();
+    let mut intake = begun(&policy, arrival(Api::Completions, Some(body.len() as u64), true));
+    let_in(&mut intake);
     assert_eq!(reason(intake.body(body.as_bytes(), true, &policy)), Some(Reason::Oversize));
 }
 
@@ -160,8 +193,7 @@ fn what_claims_to_be_encoded_and_is_neither_json_nor_compressed_is_malformed() {
     let policy = policy(ONE_POOL, false);
     let utf16: Vec<u8> = r#"{"prompt": "x"}"#.encode_utf16().flat_map(u16::to_le_bytes).collect();
     for body in [&utf16[..], b"\xef\xbb\xbf{}", br#"{"a": "#] {
-        let arrival = Arrival { tenant: "t".into(), asked_lane: None, api: Api::Chat, body_bytes: None, encoded: true };
-        let mut intake = Intake::new(arrival, &policy);
+        let mut intake = begun(&policy, arrival(Api::Chat, None, true));
         assert_eq!(reason(intake.body(body, true, &policy)), Some(Reason::Malformed), "{body:?}");
     }
 }
@@ -169,10 +201,9 @@ fn what_claims_to_be_encoded_and_is_neither_json_nor_compressed_is_malformed() {
 #[test]
 fn a_stream_of_unknown_size_that_tells_nothing_is_decided_at_once_and_corrected_at_its_end() {
     let policy = policy(r#"{"pools": [{"name": "p", "max_in_flight": 1}]}"#, false);
-    let arrival = Arrival { tenant: "t".into(), asked_lane: None, api: Api::Other, body_bytes: None, encoded: false };
-    let mut intake = Intake::new(arrival, &policy);
-    assert!(matches!(intake.headers(&policy), Next::Decide(..)));
-    intake.admitted();
+    let mut intake = begun(&policy, arrival(Api::Other, None, false));
+    assert!(matches!(intake.headers(), Next::Decide(..)));
+    let_in(&mut intake);
     assert_eq!(intake.body(&[7; 4_000], false, &policy), Next::GoOn);
     assert!(matches!(intake.body(b"", true, &policy), Next::Correct(ask) if ask.prompt == Tokens(1_000)));
 }
@@ -182,12 +213,101 @@ fn what_cannot_be_read_is_charged_by_size() {
     let policy = policy(ONE_POOL, false);
     let size = Some(160);
     for (api, encoded) in [(Api::Other, false), (Api::Embeddings, false), (Api::Chat, true)] {
-        let arrival = Arrival { tenant: "t".into(), asked_lane: None, api, body_bytes: size, encoded };
-        let mut intake = Intake::new(arrival, &policy);
-        assert!(matches!(intake.headers(&policy), Next::Decide(ask, _) if ask.prompt == Tokens(40)));
-        intake.admitted();
+        let mut intake = begun(&policy, arrival(api, size, encoded));
+        assert!(matches!(intake.headers(), Next::Decide(ask, _) if ask.prompt == Tokens(40)));
+        let_in(&mut intake);
         assert_eq!(intake.body(&[0x1f; 100], false, &policy), Next::GoOn);
         let next = intake.body(&[0x1f; 60], true, &policy);
         assert!(matches!(next, Next::Correct(ask) if ask.prompt == Tokens(40) && !ask.prompt_read), "{next:?}");
+    }
+}
+
+#[test]
+fn what_depends_on_the_body_waits_for_it() {
+    let pool = |more: &str| format!(r#"{{"pools": [{{"name": "p", "models": ["m*"], "max_in_flight": 1 {more}}}]}}"#);
+    let rules = |more: &str| {
+        format!(
+            r#"{{"lanes": [{{"name": "a"}}, {{"name": "b"}}], "lane_rules": [{{"model": "x*", "lane": "a"}}] {more},
+                "pools": [{{"name": "p", "max_in_flight": 1}}]}}"#
+        )
+    };
+    let cold = r#"{"pools": [{"name": "p", "max_in_flight": 1, "fallback_pool": "cold"},
+        {"name": "cold", "models": ["c"], "max_in_flight": 1}], "routes": [{"match": {"path_prefix": "/"}, "pool": "p"}]}"#;
+    for (json, header_pause, wait) in [
+        (pool(""), true, Wait::Unread),
+        (pool(r#", "classes": [{"name": "long", "min_prompt_tokens": 9, "max_in_flight": 1}]"#), true, Wait::Unread),
+        (pool(r#", "classes": [{"name": "x", "models": ["x"], "max_in_flight": 1}]"#), true, Wait::AtHeaders),
+        (pool(r#", "classes": [{"name": "x", "models": ["x"], "max_in_flight": 1}]"#), false, Wait::BodyHeld),
+        (rules(""), true, Wait::AtHeaders),
+        (rules(r#", "tenants": {"t": {"lane": "b"}}"#), true, Wait::Unread),
+        (rules("").replacen('{', r#"{"tag_body": true, "#, 1), true, Wait::AtHeaders),
+        (cold.to_owned(), true, Wait::AtHeaders),
+    ] {
+        let policy = policy(&json, header_pause);
+        let arrival = arrival(Api::Chat, Some(9), false);
+        let route = policy.route(arrival.place(None, None), Route::default());
+        let terms = Terms::of(&policy, &arrival, &route);
+        assert_eq!(Intake::new(arrival, terms, &policy).wait(), wait, "{json}");
+    }
+    let by_model = policy(&rules(""), true);
+    assert_eq!(begun(&by_model, arrival(Api::Messages, None, false)).wait(), Wait::AtHeaders, "any body may name one");
+    let tagging = policy(&pool("").replacen('{', r#"{"tag_body": true, "#, 1), true);
+    assert_eq!(begun(&tagging, arrival(Api::Other, None, false)).wait(), Wait::AtHeaders, "it may name a priority");
+    let steering = |pause| policy(&pool(r#", "pick_endpoint": true"#), pause);
+    let waits = |pause| begun(&steering(pause), arrival(Api::Chat, None, false)).wait();
+    assert_eq!((waits(false), waits(true)), (Wait::Unread, Wait::AtHeaders), "a worker can only be told by headers");
+}
+
+#[test]
+fn a_route_fixes_the_pool_whatever_the_model() {
+    let json = TWO_POOLS.replacen('{', r#"{"routes": [{"match": {"path_prefix": "/v1/x"}, "pool": "b"}], "#, 1);
+    let policy = policy(&json, false);
+    let arrival = arrival(Api::Chat, Some(14), false);
+    let route = policy.route(arrival.place(None, None), Route::default());
+    let mut intake = Intake::new(arrival.clone(), Terms::of(&policy, &arrival, &route), &policy);
+    assert!(matches!(intake.headers(), Next::Decide(_, pool) if pool.name == "b"), "known from the headers");
+    let_in(&mut intake);
+    assert!(matches!(intake.body(br#"{"model": "z"}"#, true, &policy), Next::Correct(_)));
+}
+
+#[test]
+fn the_fallback_pool_is_asked_with_what_is_known_and_takes_any_model() {
+    let json = r#"{"pools": [{"name": "a", "models": ["a*"], "max_in_flight": 1, "fallback_pool": "cold"},
+        {"name": "cold", "models": ["c"], "max_in_flight": 1, "expected_output_tokens": 7, "fallback_pool": "last",
+         "fallback_on": ["all_busy"]}, {"name": "last", "models": ["l"], "max_in_flight": 1}]}"#;
+    let policy = policy(json, true);
+    let mut intake = intake(&policy, Some(40));
+    let Next::Decide(_, pool) = intake.body(br#"{"model": "a-1"}"#, true, &policy) else { panic!("decide") };
+    assert!(intake.instead_of(&pool, Reason::AllBusy, &policy).is_none(), "only for what it is there for");
+    let (ask, cold) = intake.instead_of(&pool, Reason::Oversize, &policy).unwrap();
+    assert_eq!((cold.name.as_str(), ask.output, ask.prompt_read), ("cold", Tokens(7), true));
+    let (_, last) = intake.instead_of(&cold, Reason::AllBusy, &policy).unwrap();
+    intake.admitted(last);
+    assert_eq!(intake.pool().unwrap().name, "last");
+}
+
+/// What was held back proves it: no guess lets it in, and the pool that takes such requests can be asked.
+#[test]
+fn what_is_too_large_already_when_it_is_decided_is_not_let_in_by_a_guess() {
+    let json = r#"{"pools": [{"name": "a", "models": ["a*"], "max_in_flight": 1, "max_prompt_tokens": 50, "fallback_pool": "c"},
+        {"name": "c", "models": ["c"], "max_in_flight": 1}], "body": {"hold_limit": "200B"}}"#;
+    let policy = policy(json, true);
+    for (words, fits) in [("many words ".repeat(100), false), (" ".repeat(400), true)] {
+        let mut intake = intake(&policy, Some(40_000));
+        let body = format!(r#"{{"model": "a", "messages": [{{"content": "{words}"#);
+        let Next::Decide(ask, pool) = intake.body(body.as_bytes(), false, &policy) else { panic!("decide") };
+        assert_eq!(fits_ever(&ask, &intake.terms().limits, &pool, &[]).is_ok(), fits, "{ask:?}");
+    }
+}
+
+#[test]
+fn a_lane_that_takes_the_model_is_not_escaped_by_naming_the_model_late() {
+    let json = r#"{"lanes": [{"name": "a"}, {"name": "b"}], "lane_rules": [{"model": "x*", "lane": "b"}],
+        "default_lane": "a", "pools": [{"name": "p", "max_in_flight": 1}], "body": {"hold_limit": "200B"}}"#;
+    for pause in [false, true] {
+        let policy = policy(json, pause);
+        let late = format!(r#"{{"messages": [{{"content": "{}"#, "x".repeat(300));
+        let mut intake = intake(&policy, Some(4_000));
+        assert_eq!(reason(intake.body(late.as_bytes(), false, &policy)), Some(Reason::UnknownModel));
     }
 }

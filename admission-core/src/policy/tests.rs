@@ -1,7 +1,11 @@
+use serde_json::json;
+
 use super::*;
 use crate::config::StalePolicy;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+mod printing;
 
 fn policy(json: &str) -> Policy {
     match Plugin::parse(json.as_bytes()) {
@@ -60,22 +64,10 @@ fn pools_match_exactly_before_the_longest_beginning() {
 }
 
 #[test]
-fn a_callers_lane_is_clamped() {
-    let policy = policy(FULL);
-    let lane = |asked, tenant| policy.lane(asked, policy.limits(tenant)).name.as_str();
-    assert_eq!(lane(Some("interactive"), "acme"), "interactive");
-    assert_eq!(lane(Some("interactive"), "stranger"), "standard");
-    assert_eq!(lane(Some("batch"), "stranger"), "batch");
-    assert_eq!(lane(None, "acme"), "standard");
-    assert_eq!(lane(Some("no such lane"), "acme"), "standard");
-}
-
-#[test]
 fn the_smallest_configuration_has_one_lane_and_one_pool() {
     let policy = policy(r#"{"pools": [{"name": "p", "max_in_flight": 1}]}"#);
     assert_eq!(policy.only_pool().unwrap().name, "p");
-    assert_eq!(policy.lane(None, policy.limits("x")).name, "default");
-    assert_eq!(policy.lanes().count(), 1);
+    assert_eq!(policy.lanes().map(|lane| lane.name.as_str()).collect::<Vec<_>>(), ["default"]);
 }
 
 #[test]
@@ -102,7 +94,10 @@ fn every_problem_of_shape_is_reported_with_its_path() {
 fn every_problem_of_meaning_is_reported_with_its_path() {
     let found = problems(
         r#"{"namespace": "a b", "tenant": {"sources": [{"header": "x-sluice-tenant"}, {"header": "a b"}, {"header": "a", "certificate": {}},
-                {"metadata": ["one"]}, {"api_key": {"header": "authorization", "sha256": {"abc": "acme"}}}]},
+                {"metadata": ["one"]}, {"api_key": {"header": "authorization", "sha256": {"abc": "acme",
+                    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855": "acme",
+                    "ABababababababababababababababababababababababababababababababab": "acme",
+                    "abababababababababababababababababababababababababababababababab": "acme"}}}]},
             "tiers": {"free": {"max_in_flight": 0, "max_lane": "fast", "requests_per_minute": 0,
                 "tokens_per_minute": {"rate": 1, "burst": 0}}},
             "tenants": {"acme": {"tier": "gold", "max_tokens_in_flight": 0}},
@@ -121,6 +116,8 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
         "tenant.sources[2]: must have exactly one",
         "tenant.sources[3].metadata: ",
         "tenant.sources[4].api_key.sha256.abc: ",
+        "tenant.sources[4].api_key.sha256.e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855: is the SHA-256 of no",
+        "tenant.sources[4].api_key.sha256.abababababababababababababababababababababababababababababababab: stands here twice",
         "tenants.acme.tier: ",
         "tenants.acme.max_tokens_in_flight: ",
         "lanes[1].name: ",
@@ -143,6 +140,111 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
         assert!(found.iter().any(|problem| problem.starts_with(path)), "{path} in {found:#?}");
     }
     assert_eq!(found.len(), paths.len(), "{found:#?}");
+}
+
+#[test]
+fn every_problem_of_lanes_routes_and_classes_is_reported_with_its_path() {
+    let found = problems(
+        r#"{"tag_body": true,
+            "tiers": {"gold": {"weight": 0, "lane": "none"}, "empty": {"lane": "a"}}, "tenants": {"acme": {"weight": 1001, "max_lane": "none"}, "*": {"weight": 2}},
+            "lanes": [{"name": "a", "ceiling": 0}], "objectives": {"x": "none"},
+            "lane_rules": [{"lane": "a"}, {"model": "*x", "lane": "none"}, {"path_prefix": "v1", "lane": "a"}],
+            "routes": [{"match": {}, "lane": "a"}, {"match": {"path_prefix": "/x?y"}}, {"lane": "a"},
+                {"match": {"route_name": "r"}, "lane": "none", "max_lane": "none", "pool": "none", "tier": "none"},
+                {"match": {"route_name": "t"}, "pool": "t", "tier": "empty"}],
+            "pools": [
+                {"name": "p", "models": ["x"], "max_in_flight": 1, "fallback_pool": "q", "fallback_on": ["all_busy", "tenant_tokens"],
+                 "classes": [{"name": "a b", "max_in_flight": 0}, {"name": "c", "models": [""]}, {"name": "c", "max_model_len": 1}]},
+                {"name": "q", "models": ["y"], "max_in_flight": 1, "fallback_pool": "p"},
+                {"name": "r", "models": ["z"], "max_in_flight": 1, "fallback_pool": "none", "fallback_on": ["all_busy"]},
+                {"name": "t", "models": ["t"], "max_in_flight": 1, "fallback_pool": "s"},
+                {"name": "s", "max_in_flight": 1, "fallback_on": ["all_busy"]}]}"#,
+    );
+    let paths = [
+        "tag_body: needs `header_pause: true`",
+        "tiers.gold.weight: ",
+        "tiers.gold.lane: \"none\" is not one of `lanes`",
+        "tenants.acme.weight: ",
+        "tenants.acme.max_lane: ",
+        "lanes[0].ceiling: ",
+        "objectives.x: ",
+        "lane_rules[0]: ",
+        "lane_rules[1].model: ",
+        "lane_rules[1].lane: ",
+        "lane_rules[2].path_prefix: ",
+        "routes[0].match: ",
+        "routes[1]: changes nothing",
+        "routes[1].match.path_prefix: ",
+        "routes[2].match: ",
+        "routes[3].lane: ",
+        "routes[3].max_lane: ",
+        "routes[3].pool: ",
+        "routes[3].tier: ",
+        "routes[4].tier: \"empty\" has no limit",
+        "tenants.*: unknown tenants share records",
+        "pools[0].fallback_pool: leads back",
+        "pools[0].fallback_on: tenant_tokens is no refusal by a pool",
+        "pools[0].classes[0].name: ",
+        "pools[0].classes[0].max_in_flight: ",
+        "pools[0].classes[1]: limits nothing",
+        "pools[0].classes[1].models[0]: ",
+        "pools[0].classes[2].name: ",
+        "pools[1].fallback_pool: leads back",
+        "pools[0].fallback_pool: needs `header_pause: true`, or a route",
+        "pools[1].fallback_pool: needs `header_pause: true`, or a route",
+        "pools[2].fallback_pool: needs `header_pause: true`, or a route",
+        "pools[3].fallback_pool: for `oversize` needs `header_pause: true`",
+        "pools[2].fallback_pool: \"none\" is not one of `pools`",
+        "pools[4].fallback_on: has no meaning without",
+    ];
+    for path in paths {
+        assert!(found.iter().any(|problem| problem.starts_with(path)), "{path} in {found:#?}");
+    }
+    assert_eq!(found.len(), paths.len(), "{found:#?}");
+}
+
+/// All that a platform with many tenants says at once.
+#[test]
+fn a_whole_policy_is_taken_as_written() {
+    let policy = policy(&serde_json::to_string(&whole()).unwrap());
+    assert_eq!((policy.limits("acme").weight, policy.limits("nobody").weight), (4, 1));
+    assert_eq!(policy.lane_of_objective("nightly-report"), policy.lane_named("batch"));
+    let place = Place { route_name: Some("reports"), ..Place::default() };
+    assert_eq!(policy.route(place, Route::default()).lane, policy.lane_named("batch"));
+    assert_eq!(policy.reject.status(Reason::AllBusy), 503);
+}
+
+fn whole() -> Value {
+    let key = "00".repeat(32);
+    json!({
+        "mode": "enforce", "namespace": "sluice", "header_pause": false,
+        "tenant": {
+            "sources": [
+                {"metadata": ["envoy.filters.http.jwt_authn", "payload", "tenant"]},
+                {"header": "x-tenant-id"},
+                {"api_key": {"header": "authorization", "prefix": "Bearer ", "sha256": {key: "acme"}}},
+            ],
+            "default": "anonymous",
+        },
+        "tiers": {
+            "enterprise": {"max_in_flight": 12, "max_tokens_in_flight": 400_000, "requests_per_minute": 600,
+                           "tokens_per_minute": 2_000_000, "weight": 4, "max_lane": "interactive"},
+            "free": {"max_in_flight": 1, "weight": 1, "max_lane": "standard"},
+        },
+        "tenants": {"acme": {"tier": "enterprise"}, "*": {"tier": "free"}},
+        "lanes": [{"name": "interactive", "priority": 100, "ceiling": 1.2}, {"name": "standard", "priority": 0},
+                  {"name": "batch", "priority": -10}],
+        "default_lane": "standard", "lane_header": "x-sluice-lane",
+        "objectives": {"nightly-report": "batch"},
+        "pools": [{
+            "name": "llama-70b", "models": ["llama-3.3-70b*"], "max_in_flight_per_worker": 48,
+            "requests_per_second": {"rate": 50, "burst": 100}, "max_model_len": 32_768, "max_prompt_tokens": 16_384,
+            "kv": {"block_size": 16, "headroom": 0.15}, "stale": {"hold": "5s", "then": "local_caps"},
+            "pick_endpoint": false,
+        }],
+        "routes": [{"match": {"route_name": "reports"}, "lane": "batch"}],
+        "reject": {"status": {"all_busy": 503}, "retry_after": {"min": "1s", "max": "30s", "jitter": 0.2}},
+    })
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Scanner {
     ///
     /// # Errors
     /// [`Broken`] when the body is not one JSON object.
-    pub fn finish(&mut self) -> Result<(), Broken> {
+    pub fn finish(&self) -> Result<(), Broken> {
         match self.state {
             State::Done => Ok(()),
             State::Broken(broken) => Err(broken),
@@ -125,6 +125,12 @@ impl Scanner {
             State::Broken(broken) => Some(broken),
             _ => None,
         }
+    }
+
+    /// The `model`, as far as it was read.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        self.facts.model.as_deref()
     }
 
     /// Bytes seen so far.

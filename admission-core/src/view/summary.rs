@@ -1,6 +1,7 @@
 //! The part of the view that every request reads.
 
 use super::{Admitted, PoolReport, RankReport, ViewDocument, WorkerReport};
+use crate::ledger::Stamp;
 use crate::units::{Blocks, Millis, Time};
 
 const FORMAT: u8 = 1;
@@ -94,6 +95,12 @@ impl ViewSummary {
             admitted: pool.admitted,
             saturation: from_millionths(to_millionths(pool.saturation)),
         }
+    }
+
+    /// The document.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        (self.epoch, self.generation)
     }
 
     /// Age against the pool's patience.

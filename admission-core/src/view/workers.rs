@@ -1,7 +1,10 @@
 //! The part of the view from which an endpoint is chosen.
 
+use std::net::SocketAddr;
+
 use super::{KvBlocks, PoolReport, ViewDocument, WorkerReport, WorkerState};
 use crate::hash;
+use crate::ledger::Stamp;
 use crate::record::{Reader, Sections, Writer};
 
 const FORMAT: u8 = 1;
@@ -27,10 +30,12 @@ pub struct Workers {
 /// One worker, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// As the sidecar wrote it; only `ip:port` can be told to a proxy.
+    /// As proxies write it, if it is `ip:port`; else as the sidecar wrote it.
     pub address: String,
     /// That of the address.
     pub key: WorkerKey,
+    /// It is `ip:port`: a proxy can be told it, and tells it of an answer. Names it resolves by itself.
+    pub is_ip_and_port: bool,
     /// It can be given work and is not busy.
     pub free: bool,
     /// It can be given work.
@@ -62,6 +67,18 @@ impl Workers {
             generation: document.generation,
             list: pool.workers.iter().map(Seen::new).collect(),
         }
+    }
+
+    /// The document.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        (self.epoch, self.generation)
+    }
+
+    /// Whether there is a worker with this address, and it is free.
+    #[must_use]
+    pub fn is_free(&self, address: &str) -> bool {
+        self.list.iter().any(|seen| seen.free && seen.address == address)
     }
 
     /// The bytes kept in shared data.
@@ -104,9 +121,12 @@ impl Seen {
         let live = worker.state == WorkerState::Up;
         let load =
             worker.ranks.iter().fold(0_u64, |sum, rank| sum.saturating_add(rank.running.saturating_add(rank.waiting)));
+        let parsed = worker.address.parse::<SocketAddr>().ok();
+        let address = parsed.map_or_else(|| worker.address.clone(), |address| address.to_string());
         Self {
-            address: worker.address.clone(),
-            key: WorkerKey::of(&worker.address),
+            key: WorkerKey::of(&address),
+            address,
+            is_ip_and_port: parsed.is_some(),
             free: live && !worker.busy,
             live,
             load,
@@ -122,8 +142,8 @@ impl Seen {
         let (load, kv_permille) = (reader.u64()?, reader.u16()?);
         let length = usize::try_from(reader.u32()?).ok()?;
         let address = str::from_utf8(reader.bytes(length)?).ok()?.to_owned();
-        let key = WorkerKey::of(&address);
-        Some(Self { address, key, free: state == FREE, live: state != NOT_LIVE, load, kv_permille })
+        let (key, is_ip_and_port) = (WorkerKey::of(&address), address.parse::<SocketAddr>().is_ok());
+        Some(Self { address, key, is_ip_and_port, free: state == FREE, live: state != NOT_LIVE, load, kv_permille })
     }
 
     fn state(&self) -> u8 {

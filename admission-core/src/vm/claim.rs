@@ -1,24 +1,31 @@
 //! Charging two records as one.
 
-use crate::budget::Rates;
+use crate::budget::{Rates, Spent};
 use crate::decide::Held;
-use crate::ledger::{Amount, Cost, LaneKey, Ledger};
+use crate::endpoint::Endpoint;
+use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::policy::Pool;
 use crate::store::{self, Store, StoreError};
-use crate::units::{Millis, Time};
-
-use super::Budgets;
+use crate::units::{Millis, Time, Tokens};
 
 /// What a request is to be charged.
 pub(super) struct Claim<'a> {
     pub(super) tenant_key: &'a str,
     pub(super) tenant_rates: &'a Rates,
+    pub(super) weight: u32,
     pub(super) pool: &'a Pool,
     pub(super) lane: LaneKey,
     pub(super) amount: Amount,
     pub(super) cost: Cost,
+    pub(super) classes: &'a [TallyKey],
+}
+
+/// A claim that was granted.
+pub(super) struct Granted {
+    pub(super) spent: (Spent, Spent),
+    pub(super) endpoint: Option<Endpoint>,
 }
 
 /// A claim that was not granted.
@@ -42,29 +49,33 @@ impl Claim<'_> {
         store: &impl Store,
         members: &Members,
         holder: Holder,
-        judge: impl Fn(Held<'_>) -> Result<(), Refusal>,
+        judge: impl Fn(Held<'_>) -> Result<Option<Endpoint>, Refusal>,
         now: Time,
-    ) -> Result<Budgets, Denied> {
-        let Self { tenant_key, tenant_rates, pool, lane, amount, cost } = *self;
+    ) -> Result<Granted, Denied> {
+        let Self { tenant_key, tenant_rates, weight, pool, lane, amount, cost, classes } = *self;
         let failed = |error: StoreError| Denied::before_charging(contention(&error));
         let (pool_seen, version) = store::read::<Ledger>(store, &pool.key).map_err(failed)?;
-        let (tenant_before, budgets) = store::update(store, tenant_key, |tenant: &mut Ledger| {
+        let (tenant_before, spent) = store::update(store, tenant_key, |tenant: &mut Ledger| {
             judge(Held { tenant, pool: &pool_seen, members })?;
             let before = tenant.clone();
             tenant.charge(members, holder, lane, amount);
             tenant.spend(tenant_rates, cost, now);
-            Ok((before, Budgets::of(tenant, tenant_rates, now)))
+            tenant.weigh(weight, Tokens(0), cost.tokens);
+            Ok((before, tenant.spent()))
         })
         .map_err(failed)?
         .map_err(Denied::before_charging)?;
         let charged = store::update_from(store, &pool.key, (pool_seen, version), |pool_now: &mut Ledger| {
-            judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
+            let endpoint = judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
             pool_now.admit(members, holder, lane, amount);
             pool_now.spend(&pool.rates, cost, now);
-            Ok(())
+            for key in classes.iter().copied().chain(endpoint.as_ref().map(|endpoint| endpoint.worker)) {
+                pool_now.tally(members, holder, key, 1);
+            }
+            Ok(endpoint)
         });
         match charged {
-            Ok(Ok(())) => Ok(budgets),
+            Ok(Ok(endpoint)) => Ok(Granted { spent, endpoint }),
             Ok(Err(refusal)) => Err(Denied { refusal, tenant_charged: true }),
             Err(error) => Err(Denied { refusal: contention(&error), tenant_charged: true }),
         }

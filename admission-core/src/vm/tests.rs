@@ -9,6 +9,8 @@ use crate::units::Tokens;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+mod tallies;
+
 /// Some VMs of one proxy over one memory, in virtual time.
 #[derive(Clone)]
 struct Proxy {
@@ -38,7 +40,8 @@ impl Proxy {
 
     fn rules(&self, tenant: &str, pool: &str) -> Rules<'_> {
         let pool = self.policy.pools().find(|candidate| candidate.name == pool).unwrap();
-        Rules { tenant: self.policy.limits(tenant), pool }
+        let lane = self.policy.lanes().last().unwrap();
+        Rules { tenant: self.policy.limits(tenant), pool, lane, classes: &pool.classes }
     }
 
     fn admit_to(&self, vm: &mut Vm, tenant: &str, pool: &str) -> Result<LeaseId, Reason> {
@@ -53,7 +56,7 @@ impl Proxy {
             },
             rules: self.rules(tenant, pool),
             tenant_key: &key,
-            lane: LaneKey(1),
+            can_be_steered: true,
         };
         vm.admit(&*self.store, &request, self.now).map(|admission| admission.lease).map_err(|refusal| refusal.reason)
     }
@@ -69,6 +72,11 @@ impl Proxy {
 
     fn tenant(&self) -> Amount {
         self.held(&self.policy.tenant_key("acme"))
+    }
+
+    fn tallied(&self, pool: &str, key: TallyKey) -> u64 {
+        let members = store::read::<Members>(&*self.store, &self.policy.keys.members()).unwrap().0;
+        store::read::<Ledger>(&*self.store, &self.policy.keys.pool(pool)).unwrap().0.tallied(key, &members)
     }
 
     fn ticks(&mut self, vms: &mut [&mut Vm], count: u32) {
@@ -204,8 +212,8 @@ fn with_budgets(pool_cap: u64) -> Proxy {
 
 fn tokens_left(proxy: &Proxy) -> u64 {
     let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap().0;
-    let budgets = Budgets::of(&ledger, &proxy.policy.limits("acme").rates, proxy.now);
-    budgets.tokens.unwrap().remaining
+    let spending = Spending { rates: Arc::clone(&proxy.policy.limits("acme").rates), spent: ledger.spent() };
+    spending.at(proxy.now).tokens.unwrap().remaining
 }
 
 #[test]
@@ -382,7 +390,7 @@ impl Model {
         let (tenant_caps, pool_caps) = ([(); 2].map(|()| rng.u64(1..6)), [(); 2].map(|()| rng.u64(1..6)));
         let json = format!(
             r#"{{"tenants": {{"acme": {{"max_in_flight": {}}}, "zeta": {{"max_in_flight": {}}}}},
-                "pools": [{{"name": "p", "max_in_flight": {}}}, {{"name": "q", "models": ["q"], "max_in_flight": {}}}]}}"#,
+                "pools": [{{"name": "p", "max_in_flight": 99, "classes": [{{"name": "c", "max_in_flight": {}}}]}}, {{"name": "q", "models": ["q"], "max_in_flight": {}}}]}}"#,
             tenant_caps[0], tenant_caps[1], pool_caps[0], pool_caps[1]
         );
         let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
@@ -471,6 +479,7 @@ impl Model {
         for key in [keys.tenant("acme"), keys.tenant("zeta"), keys.pool("p"), keys.pool("q")] {
             assert_eq!(self.proxy.held(&key), Amount::default(), "seed {seed}: {key}");
         }
+        assert_eq!(self.proxy.tallied("p", TallyKey::class("c")), 0, "seed {seed}");
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum Refusal {
     NeverFits(NeverFits),
     /// The server takes nothing now.
     Unavailable,
+    /// A limit in front of the server, such as that of a router.
+    TooMany,
 }
 
 #[derive(Serialize)]
@@ -44,6 +46,7 @@ impl Refusal {
         match self {
             Self::UnknownModel(_) => (StatusCode::NOT_FOUND, "NotFoundError"),
             Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError"),
+            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "RateLimitError"),
             Self::Malformed(_)
             | Self::Invalid { .. }
             | Self::TooLong { .. }
@@ -54,7 +57,7 @@ impl Refusal {
 
     fn param(&self) -> Option<&'static str> {
         match self {
-            Self::Malformed(_) | Self::Unavailable => None,
+            Self::Malformed(_) | Self::Unavailable | Self::TooMany => None,
             Self::Invalid { param, .. } => Some(param),
             Self::UnknownModel(_) => Some("model"),
             Self::TooLong { .. } | Self::NeverFits(_) => Some("input_tokens"),
@@ -80,6 +83,7 @@ impl Refusal {
                 format!("The request needs {needed} KV cache blocks at its end, but the worker has only {total}.")
             }
             Self::Unavailable => "The server is overloaded. Please try again later.".to_owned(),
+            Self::TooMany => "Too many requests. Please try again later.".to_owned(),
         }
     }
 }

@@ -1,0 +1,80 @@
+//! Lanes, and what chooses one: rules and routes.
+
+use serde::{Deserialize, Serialize};
+
+use super::Mode;
+
+/// A named priority band.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LaneConfig {
+    /// Unique.
+    pub name: String,
+    /// Told to the worker; higher is served first, negative is shed first.
+    #[serde(default)]
+    pub priority: i32,
+    /// The lane admits while its pool's saturation is below this; more than 0. Not given: 1 for a negative priority, else
+    /// no ceiling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling: Option<f64>,
+}
+
+/// Gives a lane to requests that ask for none.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LaneRuleConfig {
+    /// Name of a model; a trailing `*` stands for any ending. Makes the lane depend on the body, see `header_pause`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Beginning of the path, without the query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_prefix: Option<String>,
+    /// Name of one of `lanes`.
+    pub lane: String,
+}
+
+/// What differs on a route. The same object may stand in the route's own metadata under `sluice`, without `match`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// Which requests; required in `routes`.
+    #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
+    pub matches: Option<RouteMatchConfig>,
+    /// `false` lets every request of the route pass unjudged and uncounted; spoofed headers are taken off all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// Instead of the whole filter's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Name of the pool its requests go to, whatever model they name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Lane of its requests that ask for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    /// Highest lane its requests get, if that is below what their tenant may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_lane: Option<String>,
+    /// Name of one of `tiers`, whose limits of requests and tokens hold on this route instead of the tenant's own; it must have some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
+}
+
+/// Which requests a route's entry is for: at least one field; all that are given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RouteMatchConfig {
+    /// Name of the proxy's route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_name: Option<String>,
+    /// Name of the proxy's virtual host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_host: Option<String>,
+    /// Beginning of the path, without the query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_prefix: Option<String>,
+}

@@ -1,0 +1,122 @@
+//! What tenants may hold and use.
+
+use serde::{Deserialize, Serialize};
+
+use super::Mode;
+
+/// What a tenant may hold and use; a limit that is not given does not bind.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Requests held at once, over all worker threads; at least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<u32>,
+    /// Prompt and expected output tokens of all that is held at once; at least 1. A single request above it is 413.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens_in_flight: Option<u64>,
+    /// Requests admitted in a minute. A refused request uses none of it, whenever it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<RateConfig>,
+    /// Prompt and output tokens in a minute: charged with the estimate, settled with the `usage` that the worker reports. What
+    /// was used beyond is a debt; an answer without `usage` stays as estimated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_minute: Option<RateConfig>,
+    /// Share of the tenant beside others, 1 to 1000; 1 if not given, and for `*`. Its fair tag, which the state page shows, rises by
+    /// tokens ÷ weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Lane of its requests that ask for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    /// Highest lane its requests get, whatever they ask for; the highest there is, if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_lane: Option<String>,
+    /// Instead of the route's and of the whole filter's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+}
+
+/// A tenant's tier and what differs from it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TenantLimitsConfig {
+    /// Name of one of `tiers`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<u32>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens_in_flight: Option<u64>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<RateConfig>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_minute: Option<RateConfig>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_lane: Option<String>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+}
+
+impl TenantLimitsConfig {
+    /// What the tenant has of its own, without its tier.
+    #[must_use]
+    pub fn own(&self) -> LimitsConfig {
+        LimitsConfig {
+            max_in_flight: self.max_in_flight,
+            max_tokens_in_flight: self.max_tokens_in_flight,
+            requests_per_minute: self.requests_per_minute,
+            tokens_per_minute: self.tokens_per_minute,
+            weight: self.weight,
+            lane: self.lane.clone(),
+            max_lane: self.max_lane.clone(),
+            mode: self.mode,
+        }
+    }
+}
+
+/// An amount for each period: a number, which may be saved up for one period, or rate and burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "a number, or {rate, burst} with two numbers")]
+pub enum RateConfig {
+    /// Earned in each period, and most that can be saved up; at least 1.
+    Even(u64),
+    /// The two apart.
+    Bursty(BurstyRate),
+}
+
+/// An amount for each period, of which more or less than a period's may come at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BurstyRate {
+    /// Earned in each period, at least 1.
+    pub rate: u64,
+    /// Most that can be saved up, at least 1.
+    pub burst: u64,
+}
+
+impl RateConfig {
+    /// Rate and burst.
+    #[must_use]
+    pub const fn parts(self) -> BurstyRate {
+        match self {
+            Self::Even(rate) => BurstyRate { rate, burst: rate },
+            Self::Bursty(parts) => parts,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Pools of workers.
+
+use serde::{Deserialize, Serialize};
+
+use super::{RateConfig, default_hold, text};
+use crate::outcome::Reason;
+use crate::units::Millis;
+
+/// Workers that serve the same models.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PoolConfig {
+    /// Unique; the name the sidecar reports under.
+    pub name: String,
+    /// Names of models; a trailing `*` stands for any ending. None means every model. An exact name goes before the
+    /// longest beginning.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// Requests in flight, whatever is known of the workers; at least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<u32>,
+    /// Requests in flight for each live worker; at least 1. This or `max_in_flight` is needed, unless `stale.then` says
+    /// otherwise. Binds the pool as a whole; with `pick_endpoint` also every single worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_in_flight_per_worker: Option<u32>,
+    /// Requests admitted in a second, of all tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_second: Option<RateConfig>,
+    /// Prompt tokens and the request's own output limit (`max_tokens`) together, at least 1: above it 413.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<u64>,
+    /// Prompt tokens of one request, at least 1: above it 413.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_prompt_tokens: Option<u64>,
+    /// Output tokens expected of a request that asks for more, or sets no limit; at least 1; × answers asked for.
+    #[serde(default = "default_expected_output")]
+    pub expected_output_tokens: u64,
+    /// With it, a request is admitted while its tokens fit into the workers' free KV blocks; without it nobody looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv: Option<KvConfig>,
+    /// Further limits for some models or context lengths; a request is held to every class it belongs to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassConfig>,
+    /// Name of the pool that takes what this one refuses for one of `fallback_on`. Needs `header_pause`, or a route that names
+    /// this pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback_pool: Option<String>,
+    /// Reasons for which the fallback pool is asked; `[oversize]` if not given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback_on: Vec<Reason>,
+    /// What to do when the view is old or missing.
+    #[serde(default)]
+    pub stale: StaleConfig,
+    /// Steers each request to the freest worker, with `x-gateway-destination-endpoint`; the proxy's cluster needs the
+    /// `override_host` policy. The proxy chooses where no view is fresh, and for a request whose headers go on before its body
+    /// is read, see `header_pause`.
+    #[serde(default)]
+    pub pick_endpoint: bool,
+}
+
+/// Limits for the requests of a pool that name some models, or have long prompts.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ClassConfig {
+    /// Unique in its pool.
+    pub name: String,
+    /// Names of models as in the pool's `models`; none means all. Makes the decision depend on the body, see `header_pause`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// Only requests with at least so many prompt tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_prompt_tokens: Option<u64>,
+    /// Requests of the class in flight, beside the pool's own limit; at least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<u32>,
+    /// As the pool's, for requests of the class; the smaller one binds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<u64>,
+    /// As the pool's, for requests of the class; the smaller one binds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_prompt_tokens: Option<u64>,
+}
+
+/// KV cache of a pool's workers.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KvConfig {
+    /// Tokens in a block, at least 1: vLLM's `--block-size`.
+    #[serde(default = "default_block_size")]
+    pub block_size: u32,
+    /// Share of all blocks that is never given out: at least 0, below 1.
+    #[serde(default = "default_headroom")]
+    pub headroom: f64,
+}
+
+/// What to do when the view is old or missing.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct StaleConfig {
+    /// Age up to which the last view is believed.
+    #[serde(default = "default_hold", with = "text::duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "text::Duration"))]
+    pub hold: Millis,
+    /// What holds after that.
+    #[serde(default)]
+    pub then: StalePolicy,
+}
+
+/// What holds once the view is too old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum StalePolicy {
+    /// `max_in_flight`, else the workers last known × `max_in_flight_per_worker`.
+    #[default]
+    LocalCaps,
+    /// Nothing is admitted.
+    Reject,
+    /// Only `max_in_flight`, where given.
+    Admit,
+}
+
+impl Default for StaleConfig {
+    fn default() -> Self {
+        Self { hold: default_hold(), then: StalePolicy::default() }
+    }
+}
+
+const fn default_expected_output() -> u64 {
+    512
+}
+
+const fn default_block_size() -> u32 {
+    16
+}
+
+const fn default_headroom() -> f64 {
+    0.1
+}

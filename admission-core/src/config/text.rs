@@ -1,0 +1,80 @@
+//! Durations and sizes as an operator writes them.
+
+/// `"250ms"`, `"2s"`, `"1m 30s"`.
+pub(super) mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::units::Millis;
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Millis, D::Error> {
+        let text = String::deserialize(input)?;
+        match humantime::parse_duration(&text) {
+            Ok(duration) => Ok(Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))),
+            Err(_) => Err(serde::de::Error::custom(format!(
+                "{text:?} is not a duration such as \"250ms\", \"2s\" or \"1m 30s\""
+            ))),
+        }
+    }
+
+    pub fn serialize<S: Serializer>(value: &Millis, output: S) -> Result<S::Ok, S::Error> {
+        output.collect_str(&humantime::format_duration(Duration::from_millis(value.0)))
+    }
+}
+
+/// `"64KiB"`, `"1MiB"`.
+pub(super) mod size {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(input)?;
+        match text.parse::<bytesize::ByteSize>() {
+            Ok(size) => Ok(size.as_u64()),
+            Err(_) => Err(serde::de::Error::custom(format!("{text:?} is not a size such as \"64KiB\" or \"1MiB\""))),
+        }
+    }
+
+    /// Exact, in the largest unit that divides it.
+    pub fn serialize<S: Serializer>(value: &u64, output: S) -> Result<S::Ok, S::Error> {
+        let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        let whole = units.iter().find(|(unit, _)| *value > 0 && value.is_multiple_of(*unit));
+        let (unit, name) = whole.copied().unwrap_or((1, "B"));
+        output.collect_str(&format_args!("{}{name}", value / unit))
+    }
+}
+
+/// A duration, for the schema.
+#[cfg(feature = "schema")]
+pub(super) struct Duration;
+
+/// A size, for the schema.
+#[cfg(feature = "schema")]
+pub(super) struct Size;
+
+#[cfg(feature = "schema")]
+mod schema {
+    use std::borrow::Cow;
+
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+    impl JsonSchema for super::Duration {
+        fn schema_name() -> Cow<'static, str> {
+            "Duration".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({"type": "string", "description": "Such as `250ms`, `2s` or `1m 30s`.", "pattern": "^\\s*[0-9]"})
+        }
+    }
+
+    impl JsonSchema for super::Size {
+        fn schema_name() -> Cow<'static, str> {
+            "Size".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({"type": "string", "description": "Such as `64KiB` or `1MiB`.", "pattern": "^\\s*[0-9]"})
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The state page.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::StandingView;
+use crate::directory::Directory;
+use crate::keys::{Keys, SHARED_TENANT_SLOTS};
+use crate::ledger::{Amount, LaneKey, Ledger, TallyKey};
+use crate::members::Members;
+use crate::store::{self, Store, StoreError};
+use crate::units::Time;
+use crate::view::{ViewSummary, Workers};
+
+/// Everything that is counted and known, as JSON.
+///
+/// # Errors
+/// A record that is not Sluice's.
+pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreError> {
+    let members: Members = store::read(store, &keys.members())?.0;
+    let directory: Directory = store::read(store, &keys.directory())?.0;
+    let view: StandingView = store::read(store, &keys.view())?.0;
+    let mut pools = BTreeMap::new();
+    for name in &directory.pools {
+        let ledger: Ledger = store::read(store, &keys.pool(name))?.0;
+        let summary = store.read(&keys.view_of(name)).0.and_then(|bytes| ViewSummary::decode(&bytes));
+        let workers = store.read(&keys.workers_of(name)).0.and_then(|bytes| Workers::decode(&bytes));
+        let seen = Seen { summary: summary.as_ref(), workers: workers.as_ref() };
+        pools.insert(name, pool_state(&ledger, &members, &directory, seen, now));
+    }
+    let (mut tenants, mut fair_tags) = (BTreeMap::new(), BTreeMap::new());
+    for name in &directory.tenants {
+        let ledger: Ledger = store::read(store, &keys.tenant(name))?.0;
+        tenants.insert(name, amount(ledger.held(&members)));
+        fair_tags.insert(name, ledger.fair_tag());
+    }
+    let mut shared = BTreeMap::new();
+    for slot in 0..SHARED_TENANT_SLOTS {
+        let ledger: Ledger = store::read(store, &keys.shared_tenant(slot))?.0;
+        let held = ledger.held(&members);
+        if !held.is_zero() {
+            shared.insert(slot.to_string(), amount(held));
+        }
+    }
+    let live: Vec<Value> = members
+        .iter()
+        .map(|member| json!({"slot": member.holder.slot, "epoch": member.holder.epoch, "heartbeat": member.heartbeat}))
+        .collect();
+    Ok(json!({
+        "members": live, "pools": pools, "tenants": tenants, "fair_tags": fair_tags, "shared_tenants": shared,
+        "view": view_state(&view, now),
+    }))
+}
+
+/// What the sidecar last said of a pool.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    summary: Option<&'a ViewSummary>,
+    workers: Option<&'a Workers>,
+}
+
+fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: Seen<'_>, now: Time) -> Value {
+    let columns: Vec<Value> = ledger
+        .live(members)
+        .map(|column| {
+            json!({
+                "slot": column.holder.slot, "epoch": column.holder.epoch,
+                "lane": lane_name(directory, column.lane), "held": amount(column.held),
+            })
+        })
+        .collect();
+    let tallied = |key| ledger.tallied(key, members);
+    let classes = directory.classes.iter().map(|name| (name, tallied(TallyKey::class(name))));
+    let classes: BTreeMap<_, _> = classes.filter(|(_, requests)| *requests > 0).collect();
+    let refusing: Vec<_> = seen.summary.into_iter().flat_map(|view| ledger.marked(view.stamp(), now)).collect();
+    let workers = seen.workers.into_iter().flat_map(|workers| &workers.list).map(|worker| {
+        json!({
+            "address": worker.address, "live": worker.live, "free": worker.free,
+            "refusing": refusing.contains(&worker.key), "steered": tallied(TallyKey::worker(worker.key)),
+        })
+    });
+    let workers: Vec<Value> = workers.collect();
+    let view = seen.summary.map(|view| {
+        json!({
+            "age_ms": now.since(view.received).0, "generation": view.generation,
+            "live_workers": view.live_workers, "free_workers": view.free_workers,
+            "saturation": view.saturation,
+            "kv_total_blocks": view.kv.map(|kv| kv.total), "kv_free_blocks": view.kv.map(|kv| kv.free),
+        })
+    });
+    let between_releases = ledger.drain().time_for(1).map(|time| time.0);
+    json!({
+        "held": amount(ledger.held(members)), "columns": columns, "admitted": ledger.admitted(),
+        "classes": classes, "workers": workers, "ms_between_releases": between_releases, "view": view,
+    })
+}
+
+fn lane_name(directory: &Directory, key: LaneKey) -> String {
+    let name = directory.lanes.iter().find(|name| LaneKey::of(name) == key);
+    name.cloned().unwrap_or_else(|| format!("#{:08x}", key.0))
+}
+
+fn amount(held: Amount) -> Value {
+    json!({"requests": held.requests, "tokens": held.tokens, "blocks": held.blocks})
+}
+
+fn view_state(view: &StandingView, now: Time) -> Value {
+    if view.document.is_empty() {
+        return Value::Null;
+    }
+    let document: Value = serde_json::from_slice(&view.document).unwrap_or_default();
+    json!({
+        "epoch": view.epoch, "generation": view.generation, "age_ms": now.since(view.received).0, "document": document,
+    })
+}

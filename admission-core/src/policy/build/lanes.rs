@@ -1,0 +1,103 @@
+//! Lanes and what chooses one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::lane::{Ceiling, Lane, LaneRule, Lanes};
+use super::super::pool::ModelPattern;
+use super::{Checker, check_model, check_name, check_path_prefix};
+use crate::config::{Config, LaneConfig};
+use crate::ledger::LaneKey;
+
+/// Saturation of a pool that is full.
+const FULL: f64 = 1.0;
+
+pub(super) fn lanes(config: &Config, check: &mut Checker<'_>) -> Lanes {
+    let mut lanes: Vec<Arc<Lane>> = Vec::new();
+    for (index, config) in config.lanes.iter().enumerate() {
+        let lane = lane(config);
+        check_lane(&format!("lanes[{index}]"), &lane, &lanes, check);
+        lanes.push(Arc::new(lane));
+    }
+    let mut lanes = lanes.into_iter();
+    let only = || Arc::new(lane(&LaneConfig { name: "default".to_owned(), priority: 0, ceiling: None }));
+    let highest = lanes.next().unwrap_or_else(only);
+    let others: Vec<Arc<Lane>> = lanes.collect();
+    let lanes = Lanes { highest, default: others.len(), others };
+    let default = config.default_lane.as_ref().map(|name| lane_index(&lanes, name, "default_lane", check));
+    Lanes { default: default.unwrap_or(lanes.default), ..lanes }
+}
+
+/// Lanes of a negative priority are for work that may be shed, so they give way once the pool is full.
+fn lane(config: &LaneConfig) -> Lane {
+    let sheddable = (config.priority < 0).then_some(FULL);
+    let ceiling = config.ceiling.or(sheddable);
+    Lane {
+        name: config.name.clone(),
+        key: LaneKey::of(&config.name),
+        priority: config.priority,
+        ceiling: ceiling
+            .map(|saturation| Ceiling { saturation, knob: format!("lanes[{}].ceiling", config.name).into() }),
+    }
+}
+
+fn check_lane(path: &str, lane: &Lane, above: &[Arc<Lane>], check: &mut Checker<'_>) {
+    check_name(&format!("{path}.name"), &lane.name, check.problems);
+    if let Some(other) = above.iter().find(|other| other.key == lane.key) {
+        let message = format!(
+            "{:?} cannot stand beside {:?}: the names must differ, and their hashes too",
+            lane.name, other.name
+        );
+        check.problem(format!("{path}.name"), message);
+    }
+    if lane.ceiling.as_ref().is_some_and(|ceiling| !(ceiling.saturation > 0.0 && ceiling.saturation.is_finite())) {
+        check.problem(format!("{path}.ceiling"), "must be more than 0: the lane admits while saturation is below it");
+    }
+    if let Some(above) = above.last()
+        && above.priority < lane.priority
+    {
+        let message = format!(
+            "{} is above the {} of the lane before it; lanes stand highest first",
+            lane.priority, above.priority
+        );
+        check.problem(format!("{path}.priority"), message);
+    }
+}
+
+pub(super) fn lane_index(lanes: &Lanes, name: &str, path: &str, check: &mut Checker<'_>) -> usize {
+    let position = lanes.position(name);
+    if position.is_none() {
+        check.unknown(path.to_owned(), "lanes", name);
+    }
+    position.unwrap_or(0)
+}
+
+pub(super) fn objectives(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> BTreeMap<String, usize> {
+    let objectives = config.objectives.iter();
+    objectives
+        .map(|(name, lane)| (name.clone(), lane_index(lanes, lane, &format!("objectives.{name}"), check)))
+        .collect()
+}
+
+pub(super) fn rules(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> Vec<LaneRule> {
+    let mut rules = Vec::new();
+    for (index, rule) in config.lane_rules.iter().enumerate() {
+        let path = format!("lane_rules[{index}]");
+        if rule.model.is_none() && rule.path_prefix.is_none() {
+            check
+                .problem(path.clone(), "must have `model` or `path_prefix`; for every request there is `default_lane`");
+        }
+        if let Some(model) = &rule.model {
+            check_model(format!("{path}.model"), model, check);
+        }
+        if let Some(prefix) = &rule.path_prefix {
+            check_path_prefix(format!("{path}.path_prefix"), prefix, check);
+        }
+        rules.push(LaneRule {
+            model: rule.model.as_deref().map(ModelPattern::parse),
+            path_prefix: rule.path_prefix.clone(),
+            lane: lane_index(lanes, &rule.lane, &format!("{path}.lane"), check),
+        });
+    }
+    rules
+}

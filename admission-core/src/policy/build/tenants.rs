@@ -1,0 +1,128 @@
+//! Tiers and tenants.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::lane::Lanes;
+use super::super::{Cap, Limits};
+use super::lanes::lane_index;
+use super::{Checker, check_name, check_rate, check_tenant_name, rate};
+use crate::budget::Rates;
+use crate::config::{Config, LimitsConfig, RateConfig, TenantLimitsConfig};
+use crate::units::Millis;
+
+/// The entry of `tenants` that stands for everybody else.
+const EVERYBODY_ELSE: &str = "*";
+
+const MINUTE: Millis = Millis(60_000);
+
+/// Most a tenant can be worth beside one of weight 1.
+const MAX_WEIGHT: u32 = 1_000;
+
+/// Limits as written, and where.
+#[derive(Clone, Copy)]
+struct Written<'a> {
+    path: &'a str,
+    limits: &'a LimitsConfig,
+}
+
+pub(super) fn tiers(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> BTreeMap<String, Arc<Limits>> {
+    let mut tiers = BTreeMap::new();
+    for (name, tier) in &config.tiers {
+        let path = format!("tiers.{name}");
+        check_name(&path, name, check.problems);
+        let written = Written { path: &path, limits: tier };
+        check_limits(written, lanes, check);
+        let nothing = LimitsConfig::default();
+        tiers.insert(name.clone(), Arc::new(limits(written, Written { path: "", limits: &nothing }, lanes)));
+    }
+    tiers
+}
+
+type Tenants = BTreeMap<String, Arc<Limits>>;
+
+pub(super) fn tenants(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> (Tenants, Arc<Limits>) {
+    let mut tenants = BTreeMap::new();
+    let mut everybody_else = Arc::default();
+    for (name, tenant) in &config.tenants {
+        let limits = Arc::new(tenant_limits(config, name, tenant, lanes, check));
+        if name == EVERYBODY_ELSE {
+            if limits.weight != 1 {
+                check.problem("tenants.*", "unknown tenants share records, so their `weight` is 1");
+            }
+            everybody_else = limits;
+        } else {
+            check_tenant_name(&format!("tenants.{name}"), name, check);
+            tenants.insert(name.clone(), limits);
+        }
+    }
+    (tenants, everybody_else)
+}
+
+fn check_limits(written: Written<'_>, lanes: &Lanes, check: &mut Checker<'_>) {
+    let Written { path, limits } = written;
+    let zero = "0 would refuse every request; leave it out for no limit";
+    if limits.max_in_flight == Some(0) {
+        check.problem(format!("{path}.max_in_flight"), zero);
+    }
+    if limits.max_tokens_in_flight == Some(0) {
+        check.problem(format!("{path}.max_tokens_in_flight"), zero);
+    }
+    check_rate(format!("{path}.requests_per_minute"), limits.requests_per_minute, check);
+    check_rate(format!("{path}.tokens_per_minute"), limits.tokens_per_minute, check);
+    if let Some(weight) = limits.weight.filter(|weight| !(1..=MAX_WEIGHT).contains(weight)) {
+        check.problem(format!("{path}.weight"), format!("{weight} is not a weight from 1 to {MAX_WEIGHT}"));
+    }
+    for (field, lane) in [("lane", &limits.lane), ("max_lane", &limits.max_lane)] {
+        if let Some(lane) = lane {
+            lane_index(lanes, lane, &format!("{path}.{field}"), check);
+        }
+    }
+}
+
+fn tenant_limits(
+    config: &Config,
+    name: &str,
+    tenant: &TenantLimitsConfig,
+    lanes: &Lanes,
+    check: &mut Checker<'_>,
+) -> Limits {
+    let path = format!("tenants.{name}");
+    let own = tenant.own();
+    let own = Written { path: &path, limits: &own };
+    check_limits(own, lanes, check);
+    let nothing = LimitsConfig::default();
+    let tier = tenant.tier.as_ref().and_then(|tier| config.tiers.get(tier)).unwrap_or(&nothing);
+    if let Some(name) = tenant.tier.as_ref().filter(|tier| !config.tiers.contains_key(*tier)) {
+        check.unknown(format!("{path}.tier"), "tiers", name);
+    }
+    let tier_path = format!("tiers.{}", tenant.tier.as_deref().unwrap_or_default());
+    limits(own, Written { path: &tier_path, limits: tier }, lanes)
+}
+
+/// What is written in the first, else in the second.
+fn limits(first: Written<'_>, second: Written<'_>, lanes: &Lanes) -> Limits {
+    let (own, tier) = (first.limits, second.limits);
+    let knob = |owned: bool, field: &str| format!("{}.{field}", if owned { first.path } else { second.path });
+    let cap = |own: Option<u64>, tier: Option<u64>, field: &str| {
+        own.or(tier).map(|limit| Cap { limit, knob: knob(own.is_some(), field).into() })
+    };
+    let minute = |own: Option<RateConfig>, tier: Option<RateConfig>, field: &str| {
+        rate(own.or(tier), MINUTE, knob(own.is_some(), field))
+    };
+    let lane = |own: &Option<String>, tier: &Option<String>| {
+        own.as_ref().or(tier.as_ref()).map(|lane| lanes.position(lane).unwrap_or(0))
+    };
+    Limits {
+        requests: cap(own.max_in_flight.map(u64::from), tier.max_in_flight.map(u64::from), "max_in_flight"),
+        tokens: cap(own.max_tokens_in_flight, tier.max_tokens_in_flight, "max_tokens_in_flight"),
+        rates: Arc::new(Rates {
+            requests: minute(own.requests_per_minute, tier.requests_per_minute, "requests_per_minute"),
+            tokens: minute(own.tokens_per_minute, tier.tokens_per_minute, "tokens_per_minute"),
+        }),
+        weight: own.weight.or(tier.weight).unwrap_or(1).max(1),
+        mode: own.mode.or(tier.mode),
+        lane: lane(&own.lane, &tier.lane),
+        max_lane: lane(&own.max_lane, &tier.max_lane).unwrap_or(0),
+    }
+}

@@ -1,0 +1,64 @@
+//! What a tenant is held to.
+
+use std::sync::Arc;
+
+use crate::budget::Rates;
+use crate::config::Mode;
+
+/// A limit and its place in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cap {
+    /// In the unit of whatever is limited.
+    pub limit: u64,
+    /// Such as `tiers.free.max_in_flight`.
+    pub knob: Arc<str>,
+}
+
+/// What a tenant may hold and use, and how its requests are treated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests in flight.
+    pub requests: Option<Cap>,
+    /// Tokens in flight.
+    pub tokens: Option<Cap>,
+    /// Of requests and tokens for each minute.
+    pub rates: Arc<Rates>,
+    /// Share beside other tenants, at least 1.
+    pub weight: u32,
+    /// Whether decisions bind its requests, where it has a word of its own.
+    pub mode: Option<Mode>,
+    /// Index of the lane of its requests that ask for none.
+    pub(crate) lane: Option<usize>,
+    /// Index of the highest lane its requests get.
+    pub(crate) max_lane: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let rates = Arc::default();
+        Self { requests: None, tokens: None, rates, weight: 1, mode: None, lane: None, max_lane: 0 }
+    }
+}
+
+impl Limits {
+    /// Whether there is a limit of requests or tokens.
+    pub(super) fn limits_anything(&self) -> bool {
+        let rates = &*self.rates;
+        self.requests.is_some() || self.tokens.is_some() || rates.requests.is_some() || rates.tokens.is_some()
+    }
+
+    /// With another's limits of requests and tokens where it has some.
+    #[must_use]
+    pub(crate) fn under(&self, other: &Self) -> Self {
+        let rates = Rates {
+            requests: other.rates.requests.clone().or_else(|| self.rates.requests.clone()),
+            tokens: other.rates.tokens.clone().or_else(|| self.rates.tokens.clone()),
+        };
+        Self {
+            requests: other.requests.clone().or_else(|| self.requests.clone()),
+            tokens: other.tokens.clone().or_else(|| self.tokens.clone()),
+            rates: Arc::new(rates),
+            ..self.clone()
+        }
+    }
+}

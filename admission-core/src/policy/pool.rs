@@ -1,0 +1,191 @@
+//! Workers that serve the same models, as decisions see them.
+
+use std::sync::Arc;
+
+use super::Cap;
+use crate::budget::Rates;
+use crate::config::StalePolicy;
+use crate::ledger::TallyKey;
+use crate::outcome::Reason;
+use crate::units::{Millis, Tokens};
+
+/// Workers that serve the same models.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// As configured.
+    pub name: String,
+    /// Name of the pool's record.
+    pub key: Arc<str>,
+    /// Name of the pool's view summary.
+    pub view_key: Arc<str>,
+    /// Name of the list of the pool's workers.
+    pub workers_key: Arc<str>,
+    pub(super) models: Vec<ModelPattern>,
+    /// Requests in flight.
+    pub max_in_flight: Option<Cap>,
+    /// Requests in flight for each live worker.
+    pub max_in_flight_per_worker: Option<Cap>,
+    /// Of requests for each second.
+    pub rates: Arc<Rates>,
+    /// Prompt and output tokens of one request.
+    pub max_model_len: Option<Cap>,
+    /// Prompt tokens of one request.
+    pub max_prompt_tokens: Option<Cap>,
+    /// Output expected of a request that asks for more, or sets no limit.
+    pub expected_output: Tokens,
+    /// Tokens in a KV block.
+    pub block_size: u32,
+    /// Share of KV blocks never given out; `None` when requests are not fitted into blocks.
+    pub headroom: Option<Headroom>,
+    /// Limits for some of its requests.
+    pub classes: Vec<Arc<Class>>,
+    /// Who takes what it refuses for some reasons.
+    pub fallback: Option<Fallback>,
+    /// What to do when the view is old or missing.
+    pub stale: Stale,
+    /// Each request is steered to a worker.
+    pub pick_endpoint: bool,
+    /// What a refusal names when all workers are busy: the sidecar's thresholds decide that.
+    pub busy_knob: Arc<str>,
+}
+
+/// Limits for the requests of a pool that name some models, or have long prompts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// As configured.
+    pub name: String,
+    /// In the pool's record.
+    pub key: TallyKey,
+    pub(super) models: Vec<ModelPattern>,
+    pub(super) min_prompt: Tokens,
+    /// Requests in flight.
+    pub max_in_flight: Option<Cap>,
+    /// Prompt and output tokens of one request.
+    pub max_model_len: Option<Cap>,
+    /// Prompt tokens of one request.
+    pub max_prompt_tokens: Option<Cap>,
+}
+
+/// Another pool, and for what it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// Name of the pool.
+    pub pool: String,
+    /// Refusals that send a request there.
+    pub on: Vec<Reason>,
+}
+
+/// What to do when the view is old or missing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stale {
+    /// Age up to which the last view is believed.
+    pub hold: Millis,
+    /// Such as `pools[llama].stale.hold`.
+    pub knob: Arc<str>,
+    /// What comes after.
+    pub then: StalePolicy,
+}
+
+/// Share of all KV blocks that is never given out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Headroom {
+    /// 0 to 1.
+    pub share: f64,
+    /// Such as `pools[llama].kv.headroom`.
+    pub knob: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ModelPattern {
+    Exact(String),
+    Prefix(String),
+}
+
+/// Label of a model that has not been read.
+const UNREAD: &str = "unread";
+
+/// Label of a model of a pool that takes any.
+const ANY: &str = "any";
+
+impl Pool {
+    /// How well the pool's patterns fit: `None` not at all, more is better.
+    pub(super) fn match_strength(&self, model: &str) -> Option<usize> {
+        if self.models.is_empty() {
+            return Some(0);
+        }
+        strength(&self.models, model)
+    }
+
+    /// Whether the pool serves a model.
+    #[must_use]
+    pub fn serves(&self, model: &str) -> bool {
+        self.match_strength(model).is_some()
+    }
+
+    /// A model by the pattern it fits, so that callers cannot invent labels.
+    #[must_use]
+    pub fn model_label(&self, model: Option<&str>) -> String {
+        match (self.models.as_slice(), model) {
+            ([], _) => ANY.to_owned(),
+            ([only], None) => only.text(),
+            (_, None) => UNREAD.to_owned(),
+            (models, Some(model)) => {
+                let best = models.iter().filter_map(|pattern| Some((pattern.strength(model)?, pattern)));
+                best.max_by_key(|(strength, _)| *strength).map_or_else(|| "other".to_owned(), |(_, best)| best.text())
+            }
+        }
+    }
+
+    /// Whether a class of the pool depends on the model that a request names.
+    #[must_use]
+    pub fn classes_need_model(&self) -> bool {
+        self.classes.iter().any(|class| !class.models.is_empty())
+    }
+
+    /// The classes of a request with such a prompt.
+    #[must_use]
+    pub fn classes_of(&self, model: Option<&str>, prompt: Tokens) -> Vec<Arc<Class>> {
+        self.classes.iter().filter(|class| class.takes(model, prompt)).cloned().collect()
+    }
+
+    /// The pool to ask after a refusal.
+    #[must_use]
+    pub fn fallback_for(&self, reason: Reason) -> Option<&str> {
+        let fallback = self.fallback.as_ref()?;
+        fallback.on.contains(&reason).then_some(&fallback.pool)
+    }
+}
+
+impl Class {
+    fn takes(&self, model: Option<&str>, prompt: Tokens) -> bool {
+        let named = || model.is_some_and(|model| strength(&self.models, model).is_some());
+        prompt >= self.min_prompt && (self.models.is_empty() || named())
+    }
+}
+
+fn strength(models: &[ModelPattern], model: &str) -> Option<usize> {
+    models.iter().filter_map(|pattern| pattern.strength(model)).max()
+}
+
+impl ModelPattern {
+    pub(super) fn parse(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(prefix) => Self::Prefix(prefix.to_owned()),
+            None => Self::Exact(text.to_owned()),
+        }
+    }
+
+    pub(super) fn strength(&self, model: &str) -> Option<usize> {
+        match self {
+            Self::Exact(name) => (name == model).then_some(usize::MAX),
+            Self::Prefix(prefix) => model.starts_with(prefix.as_str()).then_some(prefix.len()),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Exact(name) => name.clone(),
+            Self::Prefix(prefix) => format!("{prefix}*"),
+        }
+    }
+}

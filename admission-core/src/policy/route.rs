@@ -1,0 +1,88 @@
+//! What differs on a route.
+
+use std::sync::Arc;
+
+use super::{Limits, Pool};
+use crate::config::Mode;
+
+/// What differs on a route; what is not given is as everywhere.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Route {
+    /// False lets its requests pass unjudged.
+    pub enabled: Option<bool>,
+    /// Whether decisions bind.
+    pub mode: Option<Mode>,
+    /// Where its requests go.
+    pub pool: Option<Arc<Pool>>,
+    /// Limits of requests and tokens instead of the tenant's.
+    pub tier: Option<Arc<Limits>>,
+    /// Index of the lane of its requests that ask for none.
+    pub(crate) lane: Option<usize>,
+    /// Index of the highest lane its requests get.
+    pub(crate) max_lane: Option<usize>,
+}
+
+impl Route {
+    /// Only what makes it stricter.
+    #[must_use]
+    pub(super) fn narrowed(self) -> Self {
+        Self { mode: self.mode.filter(|mode| *mode == Mode::Enforce), max_lane: self.max_lane, ..Self::default() }
+    }
+
+    /// With what a more general route says where this one is silent.
+    #[must_use]
+    pub(super) fn over(self, general: Self) -> Self {
+        Self {
+            enabled: self.enabled.or(general.enabled),
+            mode: self.mode.or(general.mode),
+            pool: self.pool.or(general.pool),
+            tier: self.tier.or(general.tier),
+            lane: self.lane.or(general.lane),
+            max_lane: self.max_lane.or(general.max_lane),
+        }
+    }
+}
+
+/// Where the proxy routes a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place<'a> {
+    /// Name of the route.
+    pub route_name: Option<&'a str>,
+    /// Name of the virtual host.
+    pub virtual_host: Option<&'a str>,
+    /// See [`crate::request::plain_path`].
+    pub path: &'a str,
+    /// The caller sent headers by which the proxy may have chosen the route, so a route's name and metadata only make it
+    /// stricter.
+    pub spoofed: bool,
+}
+
+/// A route's entry in the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RouteRule {
+    pub(super) route_name: Option<String>,
+    pub(super) virtual_host: Option<String>,
+    pub(super) path_prefix: Option<String>,
+    pub(super) route: Route,
+}
+
+impl RouteRule {
+    /// What it says of a request there.
+    pub(super) fn of(&self, place: Place<'_>) -> Route {
+        let by_name = self.route_name.is_some();
+        if place.spoofed && by_name { self.route.clone().narrowed() } else { self.route.clone() }
+    }
+
+    pub(super) fn fits(&self, place: Place<'_>) -> bool {
+        let same = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
+        same(&self.route_name, place.route_name)
+            && same(&self.virtual_host, place.virtual_host)
+            && self.path_prefix.as_ref().is_none_or(|prefix| place.path.starts_with(prefix.as_str()))
+    }
+
+    /// A route's name tells more than its path, a longer path more than a shorter one, any path more than the host.
+    pub(super) fn specificity(&self) -> (bool, usize, bool) {
+        let path = self.path_prefix.as_ref().map_or(0, |prefix| prefix.len().saturating_add(1));
+        (self.route_name.is_some(), path, self.virtual_host.is_some())
+    }
+}

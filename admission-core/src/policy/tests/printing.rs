@@ -1,0 +1,197 @@
+//! What is printed reads back as the same policy.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use super::*;
+use crate::config::{
+    ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, FilterRole, KvConfig, LaneConfig,
+    LaneRuleConfig, LimitsConfig, Mode, PoolConfig, RateConfig, RejectConfig, RetryAfterConfig, RouteConfig,
+    RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
+};
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+fn some<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+    rng.bool().then(|| make(rng))
+}
+
+fn list<T>(rng: &mut Rng, most: usize, mut make: impl FnMut(&mut Rng, usize) -> T) -> Vec<T> {
+    (0..rng.usize(0..=most)).map(|index| make(rng, index)).collect()
+}
+
+fn millis(rng: &mut Rng) -> Millis {
+    Millis(rng.u64(1..100_000_000))
+}
+
+fn mode(rng: &mut Rng) -> Mode {
+    if rng.bool() { Mode::Shadow } else { Mode::Enforce }
+}
+
+fn rate(rng: &mut Rng) -> RateConfig {
+    match rng.bool() {
+        true => RateConfig::Even(rng.u64(1..=u64::MAX)),
+        false => RateConfig::Bursty(BurstyRate { rate: rng.u64(1..1_000), burst: rng.u64(1..1_000_000) }),
+    }
+}
+
+fn share(rng: &mut Rng) -> f64 {
+    rng.f64()
+}
+
+fn limits(rng: &mut Rng, lane: &str) -> LimitsConfig {
+    LimitsConfig {
+        max_in_flight: some(rng, |rng| rng.u32(1..)),
+        max_tokens_in_flight: some(rng, |rng| rng.u64(1..)),
+        requests_per_minute: some(rng, rate),
+        tokens_per_minute: some(rng, rate),
+        weight: some(rng, |rng| rng.u32(1..=1_000)),
+        lane: some(rng, |_| lane.to_owned()),
+        max_lane: some(rng, |_| lane.to_owned()),
+        mode: some(rng, mode),
+    }
+}
+
+fn tenant(rng: &mut Rng, lane: &str) -> TenantLimitsConfig {
+    let LimitsConfig {
+        max_in_flight,
+        max_tokens_in_flight,
+        requests_per_minute,
+        tokens_per_minute,
+        weight,
+        lane,
+        max_lane,
+        mode,
+    } = limits(rng, lane);
+    TenantLimitsConfig {
+        tier: some(rng, |_| "gold".to_owned()),
+        max_in_flight,
+        max_tokens_in_flight,
+        requests_per_minute,
+        tokens_per_minute,
+        weight,
+        lane,
+        max_lane,
+        mode,
+    }
+}
+
+fn source(rng: &mut Rng) -> TenantSource {
+    let none = TenantSource::default();
+    match rng.u8(..4) {
+        0 => TenantSource { metadata: Some(vec!["a.filter".into(), "key \"quoted\"".into()]), ..none },
+        1 => {
+            TenantSource { certificate: Some(CertificateSource { after: some(rng, |_| "spiffe://x/".into()) }), ..none }
+        }
+        2 => TenantSource { header: Some("x-tenant".into()), ..none },
+        _ => TenantSource {
+            api_key: Some(ApiKeySource {
+                header: "authorization".into(),
+                prefix: "Bearer ".into(),
+                sha256: [("ab".repeat(32), "acme".to_owned())].into(),
+            }),
+            ..none
+        },
+    }
+}
+
+fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
+    let falls_back = falls_back && index > 0;
+    PoolConfig {
+        name: format!("pool-{index}"),
+        models: vec![format!("model-{index}*"), format!("exact/{index}")],
+        max_in_flight: Some(rng.u32(1..)),
+        max_in_flight_per_worker: some(rng, |rng| rng.u32(1..)),
+        requests_per_second: some(rng, rate),
+        max_model_len: some(rng, |rng| rng.u64(1..)),
+        max_prompt_tokens: some(rng, |rng| rng.u64(1..)),
+        expected_output_tokens: rng.u64(1..),
+        kv: some(rng, |rng| KvConfig { block_size: rng.u32(1..), headroom: share(rng) }),
+        classes: list(rng, 2, |rng, index| ClassConfig {
+            name: format!("class-{index}"),
+            models: list(rng, 1, |_, _| "m*".to_owned()),
+            min_prompt_tokens: some(rng, |rng| rng.u64(1..)),
+            max_in_flight: Some(rng.u32(1..)),
+            max_model_len: some(rng, |rng| rng.u64(1..)),
+            max_prompt_tokens: some(rng, |rng| rng.u64(1..)),
+        }),
+        fallback_pool: falls_back.then(|| "pool-0".to_owned()),
+        fallback_on: if falls_back { vec![Reason::AllBusy, Reason::KvBlocks] } else { Vec::new() },
+        stale: StaleConfig { hold: millis(rng), then: StalePolicy::LocalCaps },
+        pick_endpoint: rng.bool(),
+    }
+}
+
+fn route(rng: &mut Rng, lane: &str) -> RouteConfig {
+    RouteConfig {
+        matches: Some(RouteMatchConfig {
+            route_name: some(rng, |_| "route".to_owned()),
+            virtual_host: some(rng, |_| "host:443".to_owned()),
+            path_prefix: Some("/v1/".to_owned()),
+        }),
+        enabled: Some(rng.bool()),
+        mode: some(rng, mode),
+        pool: some(rng, |_| "pool-0".to_owned()),
+        lane: some(rng, |_| lane.to_owned()),
+        max_lane: some(rng, |_| lane.to_owned()),
+        tier: some(rng, |_| "gold".to_owned()),
+    }
+}
+
+fn config(rng: &mut Rng) -> Config {
+    let lane = |index: usize| format!("lane-{index}");
+    let lanes: Vec<_> = (0..rng.usize(1..4))
+        .map(|index| LaneConfig {
+            name: lane(index),
+            priority: 10 - index as i32 * 7,
+            ceiling: some(rng, |rng| share(rng) + 0.1),
+        })
+        .collect();
+    let last = lane(lanes.len() - 1);
+    let header_pause = rng.bool();
+    let unknown = TenantLimitsConfig { tier: None, weight: Some(1), ..tenant(rng, &last) };
+    let tenants = [("acme", tenant(rng, &last)), ("*", unknown)];
+    let min = Millis(rng.u64(0..5_000));
+    Config {
+        role: FilterRole::Filter,
+        mode: mode(rng),
+        namespace: "prod.eu".into(),
+        header_pause,
+        tenant: TenantConfig { sources: list(rng, 3, |rng, _| source(rng)), default: "nobody".into() },
+        tiers: [("gold".to_owned(), LimitsConfig { max_in_flight: Some(9), ..limits(rng, &last) })].into(),
+        tenants: tenants.into_iter().map(|(name, limits)| (name.to_owned(), limits)).collect(),
+        default_lane: some(rng, |_| last.clone()),
+        lane_header: some(rng, |_| "X-Lane".to_owned()),
+        objectives: BTreeMap::from([("nightly".to_owned(), last.clone())]),
+        lane_rules: list(rng, 2, |rng, _| LaneRuleConfig {
+            model: Some("m*".into()),
+            path_prefix: some(rng, |_| "/v1".into()),
+            lane: last.clone(),
+        }),
+        tag_body: header_pause && rng.bool(),
+        pools: (0..rng.usize(1..4)).map(|index| pool(rng, index, header_pause)).collect(),
+        routes: list(rng, 3, |rng, _| route(rng, &last)),
+        body: BodyConfig { hold_limit: rng.u64(1..1 << 40) },
+        reject: RejectConfig {
+            status: Reason::ALL.into_iter().filter(|_| rng.bool()).map(|reason| (reason, 529)).collect(),
+            retry_after: RetryAfterConfig { min, max: Millis(min.0 + rng.u64(0..100_000)), jitter: share(rng) },
+            batch_url: some(rng, |_| "https://batch.example/v1".to_owned()),
+        },
+        lanes,
+    }
+}
+
+#[test]
+fn what_is_printed_reads_back_as_the_same_policy() {
+    for seed in 0..300 {
+        let config = config(&mut Rng::with_seed(seed));
+        let mut problems = Vec::new();
+        let built = build::policy(&config, &mut problems);
+        assert_eq!(problems, [], "seed {seed}");
+        let printed = serde_json::to_string(&PluginConfig::Filter(Box::new(config.clone()))).unwrap();
+        let read: Config = serde_json::from_str(&printed).unwrap();
+        assert_eq!(read, config, "seed {seed}: {printed}");
+        assert_eq!(Plugin::parse(printed.as_bytes()), Ok(Plugin::Filter(Box::new(built))), "seed {seed}: {printed}");
+    }
+}

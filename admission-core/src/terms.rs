@@ -1,0 +1,106 @@
+//! What one request is held to: the policy as its tenant, its route and its own wishes narrow it.
+
+use std::sync::Arc;
+
+use crate::config::Mode;
+use crate::policy::{Lane, Limits, Place, Policy, Pool, Route, RuleSays};
+use crate::request::Api;
+
+/// A request as its headers describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Name of its tenant.
+    pub tenant: String,
+    /// Name of the lane it asks for.
+    pub asked_lane: Option<String>,
+    /// Names of the objectives it asks for, the first one that is known goes.
+    pub objectives: Vec<String>,
+    /// See [`crate::request::plain_path`].
+    pub path: String,
+    /// By its path.
+    pub api: Api,
+    /// Size of its body in bytes, if the headers tell.
+    pub body_bytes: Option<u64>,
+    /// Its headers say that its body is encoded, so perhaps nothing in it can be read.
+    pub encoded: bool,
+    /// It carries headers that only the platform may set, other than a lane asked for.
+    pub spoofed: bool,
+}
+
+impl Arrival {
+    /// Where it is, on a route of which the proxy has told names or not.
+    #[must_use]
+    pub fn place<'a>(&'a self, route_name: Option<&'a str>, virtual_host: Option<&'a str>) -> Place<'a> {
+        Place { route_name, virtual_host, path: &self.path, spoofed: self.spoofed }
+    }
+}
+
+/// What one request is held to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Terms {
+    /// Name of its tenant.
+    pub tenant: String,
+    /// Name of its tenant's record.
+    pub tenant_key: String,
+    /// What its tenant may hold and use here.
+    pub limits: Arc<Limits>,
+    /// Whether the decision binds.
+    pub mode: Mode,
+    /// The pool it goes to, whatever model it names.
+    pub pool: Option<Arc<Pool>>,
+    /// Index of the lane that it asks for, or that its route or tenant gives it.
+    lane: Option<usize>,
+    /// Index of the highest lane it may get.
+    highest: usize,
+    /// For the rules, which are asked when nothing else gives it a lane.
+    path: String,
+}
+
+impl Terms {
+    /// Of a request on a route. Its lane is that of its lane header, else of its objective, its route, its tenant, the
+    /// rules, or the default.
+    #[must_use]
+    pub fn of(policy: &Policy, arrival: &Arrival, route: &Route) -> Self {
+        let limits = policy.limits(&arrival.tenant);
+        let asked = arrival.asked_lane.as_ref().and_then(|name| policy.lane_named(name));
+        let objective = || arrival.objectives.iter().find_map(|name| policy.lane_of_objective(name));
+        Self {
+            tenant: arrival.tenant.clone(),
+            tenant_key: policy.tenant_key(&arrival.tenant),
+            mode: limits.mode.or(route.mode).unwrap_or(policy.mode),
+            pool: route.pool.clone(),
+            lane: asked.or_else(objective).or(route.lane).or(limits.lane),
+            highest: limits.max_lane.max(route.max_lane.unwrap_or(0)),
+            path: arrival.path.clone(),
+            limits: match &route.tier {
+                Some(tier) => Arc::new(limits.under(tier)),
+                None => Arc::clone(limits),
+            },
+        }
+    }
+
+    /// Whether its lane takes the model to know.
+    #[must_use]
+    pub fn lane_needs_model(&self, policy: &Policy) -> bool {
+        self.lane.is_none() && policy.rule_says(&self.path, None) == RuleSays::AskModel
+    }
+
+    /// Its lane, which is never above what its tenant and its route allow; `model` as far as it is known.
+    #[must_use]
+    pub fn lane<'a>(&self, policy: &'a Policy, model: Option<&str>) -> &'a Arc<Lane> {
+        let by_rule = || match policy.rule_says(&self.path, Some(model)) {
+            RuleSays::Lane(index) => Some(index),
+            RuleSays::Nothing | RuleSays::AskModel => None,
+        };
+        policy.lane_at(self.lane.or_else(by_rule), self.highest)
+    }
+
+    /// Whether decisions only report.
+    #[must_use]
+    pub fn in_shadow(&self) -> bool {
+        self.mode == Mode::Shadow
+    }
+}
+
+#[cfg(test)]
+mod tests;

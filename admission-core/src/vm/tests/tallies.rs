@@ -1,0 +1,197 @@
+//! What is counted beside lanes: classes, workers, marks, fair tags.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::control::take_view;
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const A: &str = "10.0.0.1:8000";
+const B: &str = "10.0.0.2:8000";
+
+fn proxy(configuration: &Value) -> Proxy {
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(configuration.to_string().as_bytes()) else {
+        panic!("{configuration}")
+    };
+    Proxy { policy: Rc::new(*policy), ..Proxy::new(1, 1) }
+}
+
+fn push(proxy: &Proxy, generation: u64, workers: &[(&str, bool)]) {
+    let token = "00".repeat(32);
+    let control = json!({"role": "control", "token_sha256": token}).to_string();
+    let Ok(Plugin::Control(control)) = Plugin::parse(control.as_bytes()) else { panic!("control") };
+    let workers = workers
+        .iter()
+        .map(|(address, busy)| json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": busy}));
+    let pool = json!({"workers": workers.collect::<Vec<_>>()});
+    let view = json!({"version": 1, "epoch": 1, "generation": generation, "pools": {"p": pool}});
+    take_view(&*proxy.store, &control, view.to_string().as_bytes(), proxy.now).unwrap();
+}
+
+/// What a control listener leaves whose build knows no list of workers.
+fn summary_alone(proxy: &Proxy, generation: u64) {
+    let key = proxy.policy.keys.view_of("p");
+    let (bytes, version) = proxy.store.read(&key);
+    let summary = ViewSummary { generation, ..ViewSummary::decode(&bytes.unwrap()).unwrap() };
+    proxy.store.write(&key, &summary.encode(), version).unwrap();
+}
+
+fn ask(prompt: u64) -> Ask {
+    let prompt = Tokens(prompt);
+    Ask { prompt, longest_prompt: prompt, output: Tokens(0), output_limit: None, prompt_read: true }
+}
+
+impl Proxy {
+    fn ask(&self, vm: &mut Vm, prompt: u64) -> Result<Admission, Reason> {
+        let rules = self.rules("acme", "p");
+        let classes = rules.pool.classes_of(None, Tokens(prompt));
+        let key = self.policy.tenant_key("acme");
+        let rules = Rules { classes: &classes, ..rules };
+        let request = Request { ask: ask(prompt), rules, tenant_key: &key, can_be_steered: true };
+        vm.admit(&*self.store, &request, self.now).map_err(|refusal| refusal.reason)
+    }
+
+    fn correct(&self, vm: &mut Vm, lease: LeaseId, prompt: u64) -> Result<(), Reason> {
+        let rules = self.rules("acme", "p");
+        let classes = rules.pool.classes_of(None, Tokens(prompt));
+        let rules = Rules { classes: &classes, ..rules };
+        vm.correct(&*self.store, lease, &ask(prompt), rules, self.now).map_err(|refusal| refusal.reason)
+    }
+}
+
+fn with_class() -> Proxy {
+    let class = json!({"name": "long", "min_prompt_tokens": 100, "max_in_flight": 1});
+    proxy(&json!({"pools": [{"name": "p", "max_in_flight": 9, "classes": [class]}]}))
+}
+
+#[test]
+fn a_class_is_joined_and_left_as_the_prompt_proves_longer_or_shorter() {
+    let (proxy, long) = (with_class(), TallyKey::class("long"));
+    let mut vm = proxy.vm();
+    let short = proxy.ask(&mut vm, 99).unwrap().lease;
+    proxy.correct(&mut vm, short, 100).unwrap();
+    assert_eq!(proxy.tallied("p", long), 1);
+    let other = proxy.ask(&mut vm, 50).unwrap().lease;
+    assert_eq!(proxy.correct(&mut vm, other, 200), Err(Reason::ClassRequests));
+    assert_eq!((proxy.tallied("p", long), proxy.pool().tokens), (1, Tokens(150)), "it is as it was");
+    proxy.correct(&mut vm, short, 10).unwrap();
+    assert_eq!((proxy.tallied("p", long), proxy.pool().tokens), (0, Tokens(60)));
+    proxy.correct(&mut vm, other, 200).unwrap();
+    assert_eq!(proxy.ask(&mut vm, 100).err(), Some(Reason::ClassRequests));
+    vm.release(&*proxy.store, other, Usage::AsEstimated, proxy.now);
+    vm.release(&*proxy.store, short, Usage::AsEstimated, proxy.now);
+    assert_eq!((proxy.tallied("p", long), proxy.pool()), (0, Amount::default()));
+}
+
+#[test]
+fn a_fenced_vm_tallies_again_and_a_dead_one_no_more() {
+    let (mut proxy, long) = (with_class(), TallyKey::class("long"));
+    let (mut stalled, mut other) = (proxy.vm(), proxy.vm());
+    let lease = proxy.ask(&mut stalled, 100).unwrap().lease;
+    proxy.ticks(&mut [&mut other], DEAD_AFTER_TICKS + 1);
+    assert_eq!(proxy.tallied("p", long), 0, "fenced");
+    proxy.ticks(&mut [&mut other, &mut stalled], 1);
+    assert_eq!(proxy.tallied("p", long), 1, "back, under its new epoch");
+    stalled.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now);
+    assert_eq!(proxy.tallied("p", long), 0);
+}
+
+#[test]
+fn steered_requests_are_counted_at_their_worker_and_its_cap_binds() {
+    let pool = json!({"name": "p", "max_in_flight_per_worker": 2, "pick_endpoint": true});
+    let proxy = proxy(&json!({"pools": [pool]}));
+    let (mut one, mut two) = (proxy.vm(), proxy.vm());
+    push(&proxy, 1, &[(A, false), (B, true)]);
+    let held = |address: &str| proxy.tallied("p", TallyKey::worker(WorkerKey::of(address)));
+    let first = proxy.ask(&mut one, 1).unwrap();
+    assert_eq!(first.endpoint.unwrap().header, A);
+    proxy.ask(&mut two, 1).unwrap();
+    assert_eq!((held(A), held(B)), (2, 0));
+    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::PoolRequests), "A holds its cap and B is busy");
+    assert_eq!(proxy.pool().requests, 2, "nothing stays of a refusal");
+    push(&proxy, 2, &[(A, false), (B, false)]);
+    assert_eq!(proxy.ask(&mut two, 1).unwrap().endpoint.unwrap().header, B, "the new list is read");
+    summary_alone(&proxy, 3);
+    assert_eq!(proxy.ask(&mut two, 1).unwrap().endpoint, None, "an older list tells of nobody");
+    one.release(&*proxy.store, first.lease, Usage::AsEstimated, proxy.now);
+    assert_eq!((held(A), held(B)), (1, 1), "the last one was not steered");
+}
+
+#[test]
+fn a_worker_that_refuses_is_busy_for_every_vm_until_the_next_view() {
+    let mut proxy = proxy(&json!({"pools": [{"name": "p", "max_in_flight": 9}]}));
+    let (mut one, mut two) = (proxy.vm(), proxy.vm());
+    push(&proxy, 1, &[(A, false), (B, true)]);
+    let pool = Arc::clone(proxy.policy.only_pool().unwrap());
+    for nobody in [B, "10.9.9.9:1", ""] {
+        one.mark(&*proxy.store, &pool, nobody, proxy.now);
+        assert!(proxy.ask(&mut two, 1).is_ok(), "{nobody} is not one of the free");
+    }
+    one.mark(&*proxy.store, &pool, A, proxy.now);
+    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy));
+    push(&proxy, 2, &[(A, false), (B, true)]);
+    assert!(proxy.ask(&mut two, 1).is_ok(), "the view is newer than the refusal");
+    one.mark(&*proxy.store, &pool, A, proxy.now);
+    proxy.now = Time(proxy.now.0 + 999);
+    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy));
+    proxy.now = Time(proxy.now.0 + 1);
+    assert!(proxy.ask(&mut two, 1).is_ok(), "after a second it is tried again");
+}
+
+/// Two names that nobody configured and that hash into one record.
+fn of_one_slot() -> (String, String) {
+    let names: Vec<String> = (0..2_000).map(|number| format!("invented-{number}")).collect();
+    let slot = |name: &String| crate::keys::shared_slot(name.as_bytes());
+    let second = names.iter().skip(1).find(|name| slot(name) == slot(&names[0]));
+    (names[0].clone(), second.unwrap().clone())
+}
+
+#[test]
+fn unknown_tenants_of_one_slot_share_one_cap_one_budget_and_one_fair_tag() {
+    let limits = json!({"max_in_flight": 1, "requests_per_minute": 3});
+    let mut proxy = proxy(&json!({"tenants": {"*": limits}, "pools": [{"name": "p", "max_in_flight": 9}]}));
+    let (one, other) = of_one_slot();
+    let mut vm = proxy.vm();
+    let lease = proxy.admit(&mut vm, &one).unwrap();
+    assert_eq!(proxy.admit(&mut vm, &other), Err(Reason::TenantRequests), "one cap");
+    vm.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now);
+    for name in [&other, &one] {
+        let lease = proxy.admit(&mut vm, name).unwrap();
+        vm.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now);
+    }
+    assert_eq!(proxy.admit(&mut vm, &other), Err(Reason::TenantRequestRate), "one budget");
+    let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key(&other)).unwrap().0;
+    assert_eq!(ledger.fair_tag(), 3 * 160, "one fair tag");
+    proxy.now = Time(proxy.now.0 + 20_000);
+    assert!(proxy.admit(&mut vm, &other).is_ok());
+}
+
+#[test]
+fn addresses_are_compared_as_proxies_write_them() {
+    let proxy = proxy(&json!({"pools": [{"name": "p", "max_in_flight": 9, "pick_endpoint": true}]}));
+    let mut vm = proxy.vm();
+    push(&proxy, 1, &[("[FD00:0::7]:80", false), ("worker-1:80", false)]);
+    assert_eq!(proxy.ask(&mut vm, 1).unwrap().endpoint.unwrap().header, "[fd00::7]:80");
+    let pool = Arc::clone(proxy.policy.only_pool().unwrap());
+    vm.mark(&*proxy.store, &pool, "[fd00::7]:80", proxy.now);
+    assert_eq!(proxy.ask(&mut vm, 1).unwrap().endpoint, None, "the other is a name, which a proxy cannot be told");
+}
+
+#[test]
+fn a_fair_tag_rises_by_tokens_served_over_weight() {
+    let proxy = proxy(&json!({"tenants": {"acme": {"weight": 4}}, "pools": [{"name": "p", "max_in_flight": 1}]}));
+    let tag = || store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap().0.fair_tag();
+    let mut vm = proxy.vm();
+    let lease = proxy.ask(&mut vm, 400).unwrap().lease;
+    assert_eq!(tag(), 100, "as estimated");
+    assert!(proxy.ask(&mut vm, 400).is_err());
+    assert_eq!(tag(), 100, "a refusal is no service");
+    proxy.correct(&mut vm, lease, 800).unwrap();
+    assert_eq!(tag(), 200);
+    vm.release(&*proxy.store, lease, Usage::Reported(Tokens(40)), proxy.now);
+    assert_eq!(tag(), 10, "as the worker said");
+    let lease = proxy.ask(&mut vm, 400).unwrap().lease;
+    vm.release(&*proxy.store, lease, Usage::Refused, proxy.now);
+    assert_eq!(tag(), 10);
+}

@@ -1,0 +1,231 @@
+//! What differs on some routes, by the configuration and by a route's own metadata.
+#![cfg(not(target_family = "wasm"))]
+
+use serde_json::{Value, json};
+use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts, worker_routes};
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, reason_of, text_of};
+
+/// Lanes `standard`, which is the default, and others by these names.
+fn with_lanes(names: &[&str]) -> Setup {
+    let lanes: Vec<Value> = ["standard"].iter().chain(names).map(|name| json!({"name": name})).collect();
+    Setup::new(1, Wait::Unread).with("/lanes", lanes.into()).with("/default_lane", json!("standard"))
+}
+
+/// A route `/NAME/` with this metadata for the filter.
+fn route(name: &str, metadata: Value) -> Value {
+    let mut route = route_without_prefix(&format!("/{name}/"), "workers");
+    route["metadata"] = json!({"filter_metadata": {"sluice": metadata}});
+    route
+}
+
+/// Posts a chat request on the route `/NAME/`.
+async fn post(rig: &Rig, route: &str, tenant: &str) -> reqwest::Response {
+    rig.post_to(&format!("/{route}{CHAT}"), tenant, &[], chat(MODEL, 1, false).to_string()).await
+}
+
+#[tokio::test]
+async fn a_route_is_told_by_its_name_before_its_path_before_its_host() {
+    let routes = json!([
+        {"match": {"virtual_host": "guests"}, "lane": "by-host"},
+        {"match": {"path_prefix": "/named/v1"}, "lane": "by-longer-path"},
+        {"match": {"path_prefix": "/named"}, "lane": "by-path"},
+        {"match": {"route_name": "night"}, "lane": "by-name"},
+        {"match": {"route_name": "night", "virtual_host": "guests"}, "lane": "by-both"},
+    ]);
+    let mut setup = with_lanes(&["by-host", "by-longer-path", "by-path", "by-name", "by-both"]).with("/routes", routes);
+    let named = |prefix: &str| {
+        let mut route = route_without_prefix(prefix, "workers");
+        route["name"] = json!("night");
+        route
+    };
+    let by_path = [named("/night/"), named("/named/night/"), route_without_prefix("/named/", "workers")];
+    setup.virtual_hosts = virtual_hosts(&by_path);
+    let mut guests = virtual_hosts(&by_path)[0].clone();
+    (guests["name"], guests["domains"]) = (json!("guests"), json!(["guests.test"]));
+    setup.virtual_hosts.as_array_mut().unwrap().push(guests);
+    let rig = Rig::start(setup).await;
+    for (host, prefix, lane) in [
+        ("else.test", "", "standard"),
+        ("guests.test", "", "by-host"),
+        ("else.test", "/named/other", "by-path"),
+        ("guests.test", "/named/other", "by-path"),
+        ("guests.test", "/named/other/..//", "by-longer-path"),
+        ("guests.test", "/named", "by-longer-path"),
+        ("else.test", "/named/night", "by-name"),
+        ("else.test", "/night", "by-name"),
+        ("guests.test", "/night", "by-both"),
+    ] {
+        let answer =
+            rig.post_to(&format!("{prefix}{CHAT}"), "acme", &[("host", host)], chat(MODEL, 1, false).to_string()).await;
+        let at = format!("{host} {prefix}");
+        let known = !prefix.contains("other");
+        assert!(answer.status() == 200 || !known, "{at}: {}", answer.status());
+        let metric = rig.count("sluice_requests_total", &[("lane", lane)]).await;
+        assert!(metric > 0, "{at}");
+        if known {
+            assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some(lane), "{at}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_field_holds_in_a_routes_own_metadata() {
+    let mut setup = with_lanes(&["slow"])
+        .with("/pools/0/models", json!(["nobody-names-it"]))
+        .with("/tiers", json!({"closed": {"requests_per_minute": 1}, "slow": {"max_lane": "slow"}}));
+    setup.policy["pools"].as_array_mut().unwrap().push(json!({"name": "any", "max_in_flight": 9}));
+    let metadata = [
+        ("lane", json!({"lane": "slow"})),
+        ("highest", json!({"max_lane": "slow"})),
+        ("pool", json!({"pool": "main"})),
+        ("tier", json!({"tier": "closed"})),
+        ("shadow", json!({"tier": "closed", "mode": "shadow"})),
+        ("open", json!({"tier": "closed", "enabled": false})),
+        ("judged", json!({"tier": "closed", "enabled": true, "mode": "enforce"})),
+    ];
+    let routes: Vec<Value> = metadata.into_iter().map(|(name, metadata)| route(name, metadata)).collect();
+    setup.virtual_hosts = virtual_hosts(&routes);
+    setup.wait = Wait::AtHeaders;
+    let rig = Rig::start(setup).await;
+    for (name, lane, pool) in [("lane", "slow", "any"), ("highest", "slow", "any"), ("pool", "standard", "main")] {
+        assert_eq!(post(&rig, name, "acme").await.status(), 200);
+        assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some(lane), "{name}");
+        assert_eq!(rig.seen("x-sluice-pool").as_deref(), Some(pool), "{name}");
+    }
+    let asked = rig.post_to(&format!("/highest{CHAT}"), "acme", &[("x-sluice-lane", "standard")], "{}").await;
+    assert_eq!(asked.status(), 400, "the worker's own");
+    assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some("slow"), "whatever it asks for");
+    let mut statuses = Vec::new();
+    for name in ["tier", "tier", "judged", "shadow", "open"] {
+        let answer = post(&rig, name, "limited").await;
+        statuses.push((answer.status().as_u16(), text_of(&answer, "x-sluice-would-reject")));
+    }
+    let (ok, no) = ((200, String::new()), (429, String::new()));
+    let would = (200, "tenant_request_rate".to_owned());
+    assert_eq!(statuses, [ok.clone(), no.clone(), no, would, ok]);
+    assert_eq!(rig.count("sluice_route_metadata_errors_total", &[]).await, 0);
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn metadata_goes_before_the_configuration_field_by_field() {
+    let routes = json!([{"match": {"path_prefix": "/"}, "lane": "configured", "mode": "shadow"}]);
+    let mut setup = with_lanes(&["configured", "own"]).with("/routes", routes);
+    setup.virtual_hosts = virtual_hosts(&[route("own", json!({"lane": "own"}))]);
+    let rig = Rig::start(setup.with("/tenants/capped", json!({"requests_per_minute": 1}))).await;
+    for (route, lane) in [("own", "own"), ("v1/..", "configured")] {
+        let answer = post(&rig, route, "capped").await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some(lane), "{route}");
+    }
+    let answer = post(&rig, "own", "capped").await;
+    assert_eq!(text_of(&answer, "x-sluice-would-reject"), "tenant_request_rate", "the mode of the configuration");
+}
+
+#[tokio::test]
+async fn a_route_that_is_not_judged_counts_nothing_and_still_strips() {
+    for wait in [Wait::Unread, Wait::AtHeaders, Wait::BodyHeld] {
+        let mut setup =
+            Setup::new(1, wait).with("/routes", json!([{"match": {"path_prefix": "/free/"}, "enabled": false}]));
+        setup.virtual_hosts = virtual_hosts(&[route_without_prefix("/free/", "workers")]);
+        let rig = Rig::start(setup.with("/tenants/capped", json!({"requests_per_minute": 1}))).await;
+        let spoofed: [(&str, &[u8]); 5] = [
+            ("x-tenant-id", b"capped"),
+            ("x-sluice-tenant", b"me"),
+            ("x-sluice-pool", b"mine"),
+            ("x-gateway-destination-endpoint", b"10.0.0.1:80"),
+            ("x-mine", b"stays"),
+        ];
+        let body = chat(MODEL, 1, false).to_string();
+        let request = request_bytes(&format!("/free{CHAT}"), &spoofed, body.as_bytes(), wait == Wait::Unread);
+        for _ in 0..3 {
+            assert_eq!(RawCaller::send(rig.address, &request).await.status().await, Some(200), "{wait:?}");
+        }
+        let stats = rig.worker.stats();
+        let ours: Vec<_> = stats.last_headers.keys().filter(|name| name.starts_with("x-")).collect();
+        assert!(!ours.iter().any(|name| name.starts_with("x-sluice-") || name.starts_with("x-gateway-")), "{ours:?}");
+        assert_eq!((stats.last_headers["x-mine"].as_str(), stats.last_body.as_str()), ("stays", body.as_str()));
+        assert_eq!(rig.count("sluice_requests_total", &[]).await, 0);
+        assert_eq!(rig.state().await["members"], json!([]), "{wait:?}: nothing was decided");
+        assert_eq!(rig.ask("capped", &[]).await.0, 200, "{wait:?}");
+        assert_eq!(rig.ask("capped", &[]).await, (429, "tenant_request_rate".to_owned()), "elsewhere it is judged");
+    }
+}
+
+/// Metadata that cannot be read, and where its problem is.
+fn malformed() -> Vec<(Value, &'static str)> {
+    let deep = (0..12).fold(json!("end"), |inner, _| json!({"deeper": [inner, null]}));
+    let plain = (0..12).fold(json!("end"), |inner, _| json!({"deeper": [inner, 1]}));
+    vec![
+        (json!({"lane": "no-such"}), "lane"),
+        (json!({"lane": 5}), "lane"),
+        (json!({"lane": 1e308, "pool": "main"}), "lane"),
+        (json!({"lane": {"name": "slow"}}), "lane"),
+        (json!({"lane": ["slow"]}), "lane"),
+        (json!({"lane": true}), "lane"),
+        (json!({"lane": ""}), "lane"),
+        (json!({"pool": "x".repeat(100_000)}), "pool"),
+        (json!({"mode": "off"}), "mode"),
+        (json!({"enabled": "no"}), "enabled"),
+        (json!({"enabled": 0}), "enabled"),
+        (json!({"enabled": {}}), "enabled"),
+        (json!({"match": {"path_prefix": "/"}, "lane": "slow"}), "match"),
+        (json!({"lanes": "slow"}), "lanes"),
+        (json!({"": "", "\u{0}\u{7f}é": 1}), "unknown field"),
+        (json!({}), "changes nothing"),
+        (json!({"unknown": plain}), "unknown"),
+        // The proxy hands on nothing of what holds a null.
+        (json!({"lane": "slow", "pool": null, "other": deep}), "must be an object"),
+    ]
+}
+
+#[tokio::test]
+async fn metadata_that_cannot_be_read_is_left_aside_counted_and_told_once() {
+    let mut setup = with_lanes(&["slow"]);
+    let routes = malformed().into_iter().enumerate();
+    let routes: Vec<Value> = routes.map(|(index, (metadata, _))| route(&format!("m{index}"), metadata)).collect();
+    setup.virtual_hosts = virtual_hosts(&routes);
+    let rig = Rig::start(setup).await;
+    let line = "the metadata `sluice` of a route is left aside: ";
+    for (index, (metadata, place)) in malformed().into_iter().enumerate() {
+        let before = rig.envoy.log().matches(line).count();
+        let mut told = Vec::new();
+        for _ in 0..3 {
+            let answer = post(&rig, &format!("m{index}"), "acme").await;
+            assert_eq!((answer.status().as_u16(), reason_of(&answer).as_str()), (200, ""), "{metadata}");
+            assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some("standard"), "{metadata}: the plugin's own policy");
+            told.push(rig.envoy.log().split(line).skip(before + 1).map(str::to_owned).collect::<Vec<_>>());
+        }
+        let counted = rig.count("sluice_route_metadata_errors_total", &[]).await;
+        assert_eq!(counted, 3 * (index as u64 + 1), "{metadata}");
+        assert!(told[0].iter().any(|text| text.starts_with(place)), "{metadata}: {told:?}");
+        assert_eq!((&told[1], &told[2]), (&told[0], &told[0]), "{metadata}: a content is told once");
+    }
+    let told = rig.envoy.log().matches(line).count();
+    assert_eq!(post(&rig, "m0", "acme").await.status(), 200);
+    assert_eq!(rig.envoy.log().matches(line).count(), told, "others between do not make it told again");
+    assert_eq!(rig.count("sluice_requests_total", &[("lane", "standard")]).await, 3 * malformed().len() as u64 + 1);
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// Metadata that is no struct, or is not ours, says nothing.
+#[tokio::test]
+async fn routes_without_metadata_or_a_route_are_no_errors() {
+    let mut other = route_without_prefix("/other/", "workers");
+    other["metadata"] = json!({"filter_metadata": {"other": {"lane": "slow"}}});
+    let mut setup = with_lanes(&["slow"]).with("/routes", json!([{"match": {"route_name": "none"}, "lane": "slow"}]));
+    setup.virtual_hosts = json!([{"name": "all", "domains": ["*"], "routes": [other, worker_routes()[1]]}]);
+    setup.virtual_hosts[0]["routes"][1]["match"] = json!({"prefix": "/v1/"});
+    let rig = Rig::start(setup).await;
+    for (name, status) in [("other", 200), ("nowhere", 404)] {
+        assert_eq!(post(&rig, name, "acme").await.status(), status);
+    }
+    assert_eq!(rig.ask("acme", &[]).await.0, 200);
+    assert_eq!(rig.count("sluice_route_metadata_errors_total", &[]).await, 0);
+    assert_eq!(rig.count("sluice_requests_total", &[("lane", "standard")]).await, 3);
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}

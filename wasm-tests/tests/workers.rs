@@ -1,0 +1,348 @@
+//! Workers that refuse, and workers that requests are steered to.
+#![cfg(not(target_family = "wasm"))]
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use wasm_tests::bootstrap::{virtual_hosts, worker_routes};
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
+use wasm_tests::view;
+use worker_sim::{Fault, Worker};
+
+const ENDPOINT: &str = "x-gateway-destination-endpoint";
+
+/// A view is believed for longer than any machine stalls.
+fn trusting(setup: Setup) -> Setup {
+    setup.with("/pools/0/stale", json!({"hold": "10m"}))
+}
+
+/// Three workers, and requests steered to the freest.
+fn steered(threads: u32) -> Setup {
+    let mut setup = trusting(Setup::new(threads, Wait::Unread)).with("/pools/0/pick_endpoint", json!(true));
+    (setup.more_workers, setup.steered) = (2, true);
+    setup
+}
+
+fn workers(rig: &Rig) -> Vec<&Worker> {
+    std::iter::once(&rig.worker).chain(&rig.others).collect()
+}
+
+fn addresses(rig: &Rig) -> Vec<SocketAddr> {
+    workers(rig).into_iter().map(Worker::address).collect()
+}
+
+/// Requests that each worker has read, since it started.
+fn served(rig: &Rig) -> Vec<u64> {
+    workers(rig).into_iter().map(|worker| worker.stats().requests).collect()
+}
+
+fn set_faults(rig: &Rig, faults: &[Fault]) {
+    workers(rig).into_iter().for_each(|worker| worker.set_faults(faults.iter().copied()));
+}
+
+async fn push(rig: &Rig, generation: u64, list: Vec<Value>) {
+    let (status, answer) = rig.push_view(7, generation, json!({"workers": list})).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
+/// A view in which all are free and idle.
+async fn push_all_free(rig: &Rig, generation: u64) {
+    push(rig, generation, addresses(rig).into_iter().map(|address| view::free(address, 0)).collect()).await;
+}
+
+fn all_busy() -> (u16, String) {
+    (503, "all_busy".to_owned())
+}
+
+fn answered(status: u16) -> (u16, String) {
+    (status, String::new())
+}
+
+/// A mark holds for a second, so a machine that stalls for longer finds it gone; then it is tried again.
+async fn shed_after_refusal(rig: &Rig, first_generation: u64, status: u16) -> u64 {
+    for generation in first_generation..first_generation + 20 {
+        push_all_free(rig, generation).await;
+        let before = rig.worker.stats().requests;
+        assert_eq!(rig.ask("acme", &[]).await, answered(status), "a new view: it is tried");
+        if rig.ask("acme", &[]).await == all_busy() {
+            assert_eq!(rig.worker.stats().requests, before + 1, "it was not asked again");
+            return generation;
+        }
+    }
+    panic!("a worker that refuses is never taken for busy");
+}
+
+#[tokio::test]
+async fn a_worker_that_refuses_is_left_alone_until_the_next_view_or_for_a_second() {
+    let rig = Rig::start(trusting(Setup::new(2, Wait::Unread))).await;
+    for (round, fault, status) in [(1, Fault::Refuse503, 503), (2, Fault::Refuse429, 429)] {
+        rig.worker.set_faults([fault]);
+        let generation = shed_after_refusal(&rig, round * 100, status).await;
+        shed_after_refusal(&rig, generation + 1, status).await;
+        let before = rig.worker.stats().requests;
+        eventually("it is tried again without a new view", async || {
+            rig.ask("acme", &[]).await;
+            (rig.worker.stats().requests > before).then_some(()).ok_or_else(String::new)
+        })
+        .await;
+    }
+    rig.worker.set_faults([]);
+    push_all_free(&rig, 900).await;
+    assert_eq!(rig.ask("acme", &[]).await, answered(200));
+    assert_eq!(rig.ask("acme", &[]).await, answered(200));
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn a_pool_sheds_once_all_of_its_workers_have_refused() {
+    let mut setup = trusting(Setup::new(1, Wait::AtHeaders));
+    setup.more_workers = 2;
+    let rig = Rig::start(setup).await;
+    set_faults(&rig, &[Fault::Refuse503]);
+    let mut generation = 0;
+    // The proxy goes round, so three requests meet three workers.
+    let shed = loop {
+        generation += 1;
+        assert!(generation < 20, "it never sheds");
+        push_all_free(&rig, generation).await;
+        let before = served(&rig);
+        for _ in 0..3 {
+            assert_eq!(rig.ask("acme", &[]).await, answered(503), "some worker has not refused yet");
+        }
+        let after = served(&rig);
+        assert!(before.iter().zip(&after).all(|(before, after)| before + 1 == *after), "{before:?} {after:?}");
+        if rig.ask("acme", &[]).await == all_busy() {
+            break after;
+        }
+    };
+    assert_eq!(served(&rig), shed, "none was asked");
+    rig.others[0].set_faults([]);
+    push_all_free(&rig, generation + 1).await;
+    for _ in 0..6 {
+        assert_ne!(rig.ask("acme", &[]).await, all_busy(), "one does not refuse");
+    }
+    rig.nothing_is_held().await;
+}
+
+/// The proxy's own 503 says nothing of how busy a worker is.
+#[tokio::test]
+async fn what_the_proxy_answers_itself_marks_nobody() {
+    let mut setup = trusting(Setup::new(1, Wait::Unread));
+    setup.more_workers = 1;
+    let mut rig = Rig::start(setup).await;
+    let gone = rig.others.remove(0);
+    let address = gone.address();
+    gone.stop().await;
+    push(&rig, 1, vec![view::free(address, 0)]).await;
+    let mut statuses = Vec::new();
+    for _ in 0..8 {
+        statuses.push(rig.ask("acme", &[]).await);
+    }
+    // Every other request goes to the one that is gone; were it marked, no worker of the view would be free.
+    assert_eq!(statuses.iter().filter(|outcome| **outcome == answered(503)).count(), 4, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|outcome| **outcome == answered(200)).count(), 4, "{statuses:?}");
+
+    push(&rig, 2, vec![view::free(rig.resetter.address(), 0)]).await;
+    for _ in 0..4 {
+        let answer = rig.post_to(&format!("/resetting{CHAT}"), "acme", &[], chat(MODEL, 1, false).to_string()).await;
+        let reset = answer.text().await.unwrap();
+        assert!(reset.contains("upstream connect error"), "the proxy's words: {reset}");
+    }
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn the_least_loaded_free_worker_gets_the_request() {
+    let rig = Rig::start(steered(2)).await;
+    let at = addresses(&rig);
+    push(&rig, 1, vec![view::free(at[0], 9), view::free(at[1], 1), view::free(at[2], 5)]).await;
+    for _ in 0..4 {
+        assert_eq!(rig.ask("acme", &[(ENDPOINT, &at[0].to_string())]).await, answered(200));
+        rig.nothing_is_held().await;
+    }
+    assert_eq!(served(&rig), [0, 4, 0]);
+    let header = &rig.others[0].stats().last_headers[ENDPOINT];
+    assert_eq!(*header, format!("{},{}", at[1], at[2]), "and the next best behind it");
+
+    push(&rig, 2, vec![view::busy(at[0]), view::idle(at[1], "draining"), view::free(at[2], 50)]).await;
+    for _ in 0..4 {
+        assert_eq!(rig.ask("acme", &[]).await, answered(200));
+    }
+    assert_eq!(served(&rig), [0, 4, 4], "busy or draining ones never");
+    push(&rig, 3, vec![view::free(at[0], 50), view::idle(at[1], "down"), view::busy(at[2])]).await;
+    for _ in 0..4 {
+        assert_eq!(rig.ask("acme", &[]).await, answered(200));
+    }
+    assert_eq!(served(&rig), [4, 4, 4], "nor those that are down");
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn a_callers_own_choice_of_worker_is_no_choice() {
+    let rig = Rig::start(steered(1)).await;
+    let wanted = addresses(&rig)[2].to_string();
+    for _ in 0..6 {
+        assert_eq!(rig.ask("acme", &[(ENDPOINT, &wanted)]).await, answered(200));
+    }
+    assert_eq!(served(&rig), [2, 2, 2], "without a view the proxy goes round");
+    assert!(workers(&rig).iter().all(|worker| !worker.stats().last_headers.contains_key(ENDPOINT)));
+}
+
+#[tokio::test]
+async fn a_worker_that_refuses_is_steered_around() {
+    let rig = Rig::start(steered(1)).await;
+    let at = addresses(&rig);
+    let list = || vec![view::free(at[0], 0), view::free(at[1], 10), view::free(at[2], 20)];
+    rig.worker.set_faults([Fault::Refuse503]);
+    // As above: a mark holds for a second, and the machine may stall for longer.
+    for generation in 1.. {
+        assert!(generation < 20, "it is never steered around");
+        push(&rig, generation, list()).await;
+        assert_eq!(rig.ask("acme", &[]).await, answered(503));
+        if rig.ask("acme", &[]).await == answered(200) {
+            break;
+        }
+    }
+    assert_eq!(served(&rig)[1..], [1, 0], "to the next best");
+    rig.nothing_is_held().await;
+}
+
+/// As many callers as are told to, whose requests the workers hold.
+async fn hold(rig: &Rig, count: u64) -> Vec<RawCaller> {
+    set_faults(rig, &[Fault::Hang]);
+    let body = chat(MODEL, 1, false).to_string();
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), true);
+    let mut callers = Vec::new();
+    for _ in 0..count {
+        callers.push(RawCaller::send(rig.address, &request).await);
+    }
+    eventually("the workers have them all", async || {
+        let inside: u64 = workers(rig).iter().map(|worker| worker.stats().in_server).sum();
+        (inside == count).then_some(()).ok_or(inside.to_string())
+    })
+    .await;
+    callers
+}
+
+fn inside(rig: &Rig) -> Vec<u64> {
+    workers(rig).into_iter().map(|worker| worker.stats().in_server).collect()
+}
+
+#[tokio::test]
+async fn the_cap_of_each_worker_binds_every_one_of_them() {
+    for threads in [2, 4] {
+        let rig = Rig::start(steered(threads).with("/pools/0/max_in_flight_per_worker", json!(3))).await;
+        push_all_free(&rig, 1).await;
+        for _ in 0..2 {
+            let mut callers = hold(&rig, 9).await;
+            assert_eq!(inside(&rig), [3, 3, 3]);
+            assert_eq!(rig.ask("acme", &[]).await, (429, "pool_requests".to_owned()));
+            // Of six callers that leave, any may have been at any worker; those who come instead fill it up again.
+            callers.drain(..6);
+            eventually("they are given back", async || {
+                let (held, inside) = (rig.held().await.0, inside(&rig).iter().sum::<u64>());
+                (held == 3 && inside == 3).then_some(()).ok_or(format!("{held} {inside}"))
+            })
+            .await;
+            push_all_free(&rig, served(&rig).iter().sum()).await;
+            let body = chat(MODEL, 1, false).to_string();
+            let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), true);
+            for _ in 0..6 {
+                callers.push(RawCaller::send(rig.address, &request).await);
+            }
+            eventually("each holds its three again", async || {
+                let inside = inside(&rig);
+                (inside == [3, 3, 3]).then_some(()).ok_or(format!("{inside:?}"))
+            })
+            .await;
+            drop(callers);
+            rig.nothing_is_held().await;
+            eventually("the workers have let go", async || {
+                let inside = inside(&rig);
+                (inside == [0, 0, 0]).then_some(()).ok_or(format!("{inside:?}"))
+            })
+            .await;
+        }
+        rig.nothing_trapped().await;
+    }
+}
+
+/// A view whose workers differ in how many requests they may still take.
+#[tokio::test]
+async fn a_pool_whose_free_workers_are_full_says_so() {
+    let rig = Rig::start(steered(1).with("/pools/0/max_in_flight_per_worker", json!(2))).await;
+    let at = addresses(&rig);
+    push(&rig, 1, vec![view::free(at[0], 0), view::busy(at[1]), view::busy(at[2])]).await;
+    let holders = hold(&rig, 2).await;
+    assert_eq!(inside(&rig), [2, 0, 0]);
+    let answer = rig.post("acme", &[], &chat(MODEL, 1, false)).await;
+    assert_eq!(answer.status(), 429);
+    let limit = answer.json::<Value>().await.unwrap()["error"]["limit"].clone();
+    let expected = json!({
+        "knob": "pools[main].max_in_flight_per_worker", "measured": 3, "allowed": 2,
+        "unit": "requests on the freest worker",
+    });
+    assert_eq!(limit, expected);
+    drop(holders);
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn a_retry_goes_to_the_second_address() {
+    let mut setup = steered(1);
+    let mut route = worker_routes()[1].clone();
+    route["route"]["retry_policy"] = json!({"retry_on": "connect-failure", "num_retries": 1});
+    setup.virtual_hosts = virtual_hosts(&[route]);
+    let mut rig = Rig::start(setup).await;
+    let at = addresses(&rig);
+    rig.others.remove(0).stop().await;
+    push(&rig, 1, vec![view::free(at[0], 9), view::free(at[1], 0), view::free(at[2], 5)]).await;
+    for _ in 0..5 {
+        assert_eq!(rig.ask("acme", &[]).await, answered(200));
+    }
+    assert_eq!(served(&rig), [0, 5], "all at the next best, none at the other");
+    assert_eq!(rig.envoy.stat("cluster.workers.upstream_rq_retry_success").await.unwrap(), 5);
+    rig.nothing_is_held().await;
+}
+
+/// Headers that have gone on name no worker, so the proxy chooses one, and nobody knows which.
+#[tokio::test]
+async fn a_request_that_cannot_be_steered_counts_at_no_worker() {
+    // The lane of acme takes the model, so its bodies wait behind their headers; the other tenant's lane is known.
+    let setup = steered(1)
+        .with("/pools/0/max_in_flight_per_worker", json!(1))
+        .with("/lane_rules", json!([{"model": "sim*", "lane": "interactive"}]))
+        .with("/tenants/capped/lane", json!("standard"));
+    let rig = Rig::start(setup).await;
+    let at = addresses(&rig);
+    push(&rig, 1, vec![view::free(at[0], 0), view::busy(at[1]), view::busy(at[2])]).await;
+    set_faults(&rig, &[Fault::Hang]);
+    let body = chat(MODEL, 1, false).to_string();
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), true);
+    let _holder = RawCaller::send(rig.address, &request).await;
+    eventually("some worker has it", async || {
+        let inside: u64 = inside(&rig).iter().sum();
+        (inside == 1).then_some(()).ok_or(inside.to_string())
+    })
+    .await;
+    set_faults(&rig, &[]);
+    let before = rig.worker.stats().requests;
+    assert_eq!(rig.ask("capped", &[]).await, answered(200));
+    assert_eq!(rig.worker.stats().requests, before + 1, "the free worker's one place was left");
+}
+
+/// Leaving out the length is no way around the choice.
+#[tokio::test]
+async fn a_request_that_does_not_say_its_length_is_steered_all_the_same() {
+    let rig = Rig::start(steered(1)).await;
+    let at = addresses(&rig);
+    push(&rig, 1, vec![view::busy(at[0]), view::free(at[1], 0), view::busy(at[2])]).await;
+    let body = chat(MODEL, 1, false).to_string();
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), false);
+    for _ in 0..4 {
+        assert_eq!(RawCaller::send(rig.address, &request).await.status().await, Some(200));
+    }
+    assert_eq!(served(&rig), [0, 4, 0]);
+    rig.nothing_is_held().await;
+}
