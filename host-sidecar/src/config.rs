@@ -116,6 +116,15 @@ impl Config {
         checks::check(raw)
     }
 
+    /// Reads what has been read from YAML or JSON already.
+    ///
+    /// # Errors
+    /// Every mistake there is, each with its path.
+    pub fn from_value(value: serde_json::Value) -> Result<Self, Vec<ConfigError>> {
+        let raw = serde_json::from_value(value).map_err(|error| vec![ConfigError::new("", error.to_string())])?;
+        checks::check(raw)
+    }
+
     /// What is allowed but hardly meant.
     pub fn warnings(&self) -> Vec<String> {
         let Scrape { interval, timeout, down_after } = self.scrape;
@@ -131,6 +140,16 @@ impl Config {
                 "scrape.timeout ({timeout:?}) is longer than scrape.interval ({interval:?}): a slow worker is scraped \
                  less often than configured"
             ));
+        }
+        for pool in &self.pools {
+            let named = pool.workers.iter().find(|worker| worker.address.parse::<SocketAddr>().is_err());
+            if let Some(worker) = named {
+                warnings.push(format!(
+                    "pools {:?}: {:?} is not ip:port, as proxies name workers: it cannot be chosen by `pick_endpoint`, nor be \
+                     left alone when it refuses",
+                    pool.name, worker.address
+                ));
+            }
         }
         warnings
     }

@@ -2,13 +2,14 @@
 //!
 //! Pure modules decide, with the time as an argument: [`page`] and [`vllm`] read a metrics page, [`table`] turns samples
 //! into pool reports, [`courier`] decides when a proxy is told and under which generation, [`thresholds`] merges what an
-//! operator changes. The modules around them do the I/O. [`Sidecar::start`] runs the whole in this process.
+//! operator changes, [`check`] reads configurations over. The modules around them do the I/O. [`Sidecar::start`] runs the whole in this process.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)]
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)
 )]
 
+pub mod check;
 pub mod config;
 pub mod courier;
 mod fetch;

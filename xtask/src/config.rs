@@ -58,6 +58,27 @@ pub fn http_manager<'a>(bootstrap: &'a mut Value, listener: &str) -> Result<&'a 
     manager.context("the listener has no HTTP connection manager")
 }
 
+/// Every plugin configuration in a document: those of WasmPlugins and of Envoy's wasm filters.
+pub fn plugin_configs(value: &Value) -> Vec<Value> {
+    // One that stands by itself; the sidecar's own has pools too, but no namespace.
+    if value.get("pools").is_some() && value.get("namespace").is_some() {
+        return vec![value.clone()];
+    }
+    if value["kind"] == "WasmPlugin" {
+        return vec![value["spec"]["pluginConfig"].clone()];
+    }
+    if value.get("vm_config").is_some() {
+        // Written as text that is JSON; what is not is left for the filter to complain about.
+        let text = &value["configuration"]["value"];
+        return vec![text.as_str().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| text.clone())];
+    }
+    match value {
+        Value::Array(items) => items.iter().flat_map(plugin_configs).collect(),
+        Value::Object(fields) => fields.values().flat_map(plugin_configs).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// Puts one object over another, as Istio merges a patch.
 pub fn merge(base: &mut Value, patch: &Value) {
     match (base, patch) {
@@ -82,30 +103,11 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config").join(name)
     }
 
-    /// Every plugin configuration in a document, as the JSON that the filter is given.
-    fn plugin_configs(value: &Value) -> Vec<String> {
-        let mut found = Vec::new();
-        if value["kind"] == "WasmPlugin" {
-            found.push(value["spec"]["pluginConfig"].to_string());
-        }
-        if value.get("vm_config").is_some() {
-            found.push(value["configuration"]["value"].as_str().unwrap().to_owned());
-        }
-        match value {
-            Value::Array(items) => found.extend(items.iter().flat_map(plugin_configs)),
-            Value::Object(fields) => found.extend(fields.values().flat_map(plugin_configs)),
-            _ => {}
-        }
-        found
-    }
-
     fn plugins(name: &str) -> Vec<Plugin> {
         let documents = documents(&shipped(name)).unwrap();
-        let configs: Vec<String> = documents.iter().flat_map(plugin_configs).collect();
-        configs
-            .iter()
-            .map(|config| Plugin::parse(config.as_bytes()).unwrap_or_else(|problems| panic!("{name}: {problems:#?}")))
-            .collect()
+        let configs = documents.iter().flat_map(plugin_configs);
+        let read = |config: Value| Plugin::parse(config.to_string().as_bytes());
+        configs.map(|config| read(config).unwrap_or_else(|problems| panic!("{name}: {problems:#?}"))).collect()
     }
 
     fn policy(name: &str) -> Policy {
@@ -122,16 +124,16 @@ mod tests {
         assert_eq!(roles("envoy.yaml"), [false, true]);
         assert_eq!(roles("istio.yaml"), [false, true]);
         assert_eq!(roles("ecds/sluice.yaml"), [false]);
+        assert_eq!(roles("policy.yaml"), [false]);
     }
 
     #[test]
     fn the_filter_takes_the_configurations_in_the_readme() {
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
         let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-        let configs: Vec<String> =
-            blocks.flat_map(|block| plugin_configs(&serde_norway::from_str(block).unwrap())).collect();
+        let configs = blocks.flat_map(|block| plugin_configs(&serde_norway::from_str(block).unwrap()));
         let policies: Vec<String> =
-            configs.iter().map(|config| format!("{:?}", Plugin::parse(config.as_bytes()).unwrap())).collect();
+            configs.map(|config| format!("{:?}", Plugin::parse(config.to_string().as_bytes()).unwrap())).collect();
         assert_eq!(policies.len(), 2);
         assert_eq!(policies[0], policies[1], "plain Envoy and Istio say the same");
     }

@@ -1,4 +1,4 @@
-//! The entry points a person needs: `cargo xtask tools | build | test | demo`.
+//! The entry points a person needs: `cargo xtask tools | build | test | demo | docs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,6 +9,7 @@ mod artefacts;
 mod command;
 mod config;
 mod demo;
+mod docs;
 mod suite;
 mod tools;
 mod validate;
@@ -44,6 +45,8 @@ enum Task {
         #[arg(long)]
         short: bool,
     },
+    /// Write docs/configuration.md and envoy-config/schemas/plugin.schema.json again, from the configuration's types.
+    Docs,
 }
 
 fn main() -> ExitCode {
@@ -63,5 +66,6 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Build => artefacts::release(&workspace),
         Task::Test => suite::run(&workspace),
         Task::Demo { json, hold, short } => demo::run(&workspace, &demo::Options { json, hold, short }),
+        Task::Docs => docs::write(&workspace),
     }
 }

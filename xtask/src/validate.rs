@@ -14,7 +14,7 @@ use crate::config;
 use crate::workspace::Workspace;
 
 /// Asks Envoy about the plain bootstrap, about the same with the watched filter in its place and with what istio.yaml
-/// adds to a proxy, and asks the schema about every WasmPlugin.
+/// adds to a proxy, and asks the schemas about every WasmPlugin and every plugin configuration.
 ///
 /// # Errors
 /// The first configuration that is refused, with what was said against it.
@@ -34,7 +34,19 @@ pub fn all(workspace: &Workspace) -> Result<()> {
     let plugins: Vec<&Value> = istio.iter().filter(|document| document["kind"] == "WasmPlugin").collect();
     ensure!(!plugins.is_empty(), "istio.yaml has no WasmPlugin");
     for plugin in plugins {
-        ask_schema(workspace, folder.path(), plugin)?;
+        let name = &plugin["metadata"]["name"];
+        // The schema speaks of what is Istio's own; the rest is every Kubernetes object's.
+        let own = json!({"spec": plugin["spec"]});
+        ask_schema(workspace, folder.path(), "wasmplugin.schema.json", &own, &format!("the WasmPlugin {name}"))?;
+    }
+    for file in ["envoy.yaml", "ecds/sluice.yaml", "istio.yaml", "policy.yaml"] {
+        let documents = config::documents(&workspace.shipped(file))?;
+        let configs: Vec<Value> = documents.iter().flat_map(config::plugin_configs).collect();
+        ensure!(!configs.is_empty(), "{file} has no plugin configuration");
+        for (index, plugin) in configs.iter().enumerate() {
+            let subject = format!("plugin configuration {} of {file}", index + 1);
+            ask_schema(workspace, folder.path(), "plugin.schema.json", plugin, &subject)?;
+        }
     }
     Ok(())
 }
@@ -86,15 +98,12 @@ fn ask_envoy(workspace: &Workspace, folder: &Path, name: &str, bootstrap: &Value
     Ok(())
 }
 
-fn ask_schema(workspace: &Workspace, folder: &Path, plugin: &Value) -> Result<()> {
-    let name = &plugin["metadata"]["name"];
-    let file = folder.join("plugin.json");
-    // The schema speaks of what is Istio's own; the rest is every Kubernetes object's.
-    let own = json!({"spec": plugin["spec"]});
-    fs::write(&file, own.to_string()).context("cannot write a WasmPlugin")?;
+fn ask_schema(workspace: &Workspace, folder: &Path, schema: &str, value: &Value, subject: &str) -> Result<()> {
+    let file = folder.join("value.json");
+    fs::write(&file, value.to_string()).with_context(|| format!("cannot write {subject}"))?;
     let mut check = Command::new(workspace.venv().join("bin/check-jsonschema"));
-    check.arg("--schemafile").arg(workspace.shipped("schemas/wasmplugin.schema.json")).arg(file);
-    command::output(&mut check).with_context(|| format!("the WasmPlugin {name} does not fit its schema"))?;
-    println!("    the WasmPlugin {name} fits its schema");
+    check.arg("--schemafile").arg(workspace.shipped("schemas").join(schema)).arg(file);
+    command::output(&mut check).with_context(|| format!("{subject} does not fit {schema}"))?;
+    println!("    {subject} fits {schema}");
     Ok(())
 }

@@ -172,6 +172,7 @@ fn bootstrap(programs: &Programs, workers: &[SocketAddr]) -> Result<Value> {
     cluster["load_assignment"]["endpoints"] =
         json!([{"lb_endpoints": workers.iter().map(endpoint).collect::<Vec<_>>()}]);
 
+    believe_callers(&mut bootstrap)?;
     let without = listener_without_filter(&mut bootstrap)?;
     let filter = config::named(&mut config::http_manager(&mut bootstrap, "public")?["http_filters"], "sluice")?;
     let text = &mut filter["typed_config"]["config"]["configuration"]["value"];
@@ -181,6 +182,15 @@ fn bootstrap(programs: &Programs, workers: &[SocketAddr]) -> Result<Value> {
     let listeners = bootstrap["static_resources"]["listeners"].as_array_mut();
     listeners.context("the bootstrap has no listeners")?.push(without);
     Ok(bootstrap)
+}
+
+/// The demo's callers say themselves who they are.
+fn believe_callers(bootstrap: &mut Value) -> Result<()> {
+    let filters = config::http_manager(bootstrap, "public")?["http_filters"].as_array_mut();
+    let filters = filters.context("the public listener has no filters")?;
+    let place = filters.iter().position(|filter| filter["name"] == "strip-tenant");
+    filters.remove(place.context("nothing strips the tenant's header")?);
+    Ok(())
 }
 
 fn listener_without_filter(bootstrap: &mut Value) -> Result<Value> {
@@ -207,4 +217,23 @@ fn sidecar_config(shipped: &Path, control: SocketAddr, workers: &[SocketAddr]) -
 
 fn list(addresses: &[SocketAddr]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_bootstrap_has_what_the_demo_changes() {
+        let programs = Programs {
+            worker: PathBuf::new(),
+            sidecar: PathBuf::new(),
+            envoy: PathBuf::new(),
+            filter: PathBuf::from("sluice.wasm"),
+            bootstrap: Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config/envoy.yaml"),
+            sidecar_config: PathBuf::new(),
+        };
+        let bootstrap = bootstrap(&programs, &[SocketAddr::from(([127, 0, 0, 1], 1))]).unwrap();
+        assert!(!bootstrap.to_string().contains("HeaderMutation"), "callers would be anonymous");
+    }
 }

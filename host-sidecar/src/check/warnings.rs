@@ -1,0 +1,83 @@
+//! What is allowed but surely not meant. Nothing is said of what cannot be seen.
+
+use std::time::Duration;
+
+use admission_core::config::{Config, ControlConfig};
+
+use super::Notes;
+use super::envoy;
+use super::kinds::{Carrier, Written};
+use super::node::Node;
+
+mod clusters;
+mod control_role;
+mod policy;
+mod proxy;
+mod routes;
+mod tenants;
+
+/// What holds whatever the plugin is configured to do.
+pub fn any_role(written: &Written<'_>, notes: &mut Notes) {
+    match &written.carrier {
+        Carrier::Alone => {}
+        Carrier::WasmPlugin(spec) => proxy::fail_strategy(spec, notes),
+        Carrier::Filter(filter) => proxy::failure_policy(filter, notes),
+    }
+}
+
+/// The longest that a policy lets a request wait. No lane has a queue, so none waits for anything but its own body.
+const LONGEST_WAIT: Duration = Duration::ZERO;
+
+/// What surrounds a filter, against what its policy needs.
+pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
+    policy::caps(config, &written.path, notes);
+    policy::needs_header_pause(config, &written.path, notes);
+    match &written.carrier {
+        Carrier::Alone => {}
+        Carrier::WasmPlugin(spec) => {
+            policy::header_pause_in_istio(config, &written.path, notes);
+            tenants::too_early(config, spec, notes);
+        }
+        Carrier::Filter(filter) => {
+            policy::header_pause_in_envoy(config, &written.path, filter, notes);
+            proxy::buffers(config, filter, notes);
+            proxy::idle_timeouts(filter, LONGEST_WAIT, notes);
+            tenants::unguarded(config, &written.path, filter, notes);
+            routes::chosen_by_callers(filter, notes);
+            clusters::breakers(config, filter, notes);
+            clusters::endpoints(config, &written.path, filter, notes);
+        }
+    }
+}
+
+/// What surrounds a control role.
+pub fn control(config: &ControlConfig, written: &Written<'_>, notes: &mut Notes) {
+    match &written.carrier {
+        Carrier::Alone => {}
+        Carrier::WasmPlugin(_) => control_role::in_istio(&written.path, notes),
+        Carrier::Filter(filter) => control_role::in_envoy(config, filter, notes),
+    }
+}
+
+/// What an EnvoyFilter changes around filters that stand elsewhere, by the policies of the same file.
+pub fn patches(document: &Node<'_>, file: &[Config], notes: &mut Notes) {
+    let largest_hold = file.iter().map(|config| config.body.hold_limit).max();
+    for patch in envoy::patches(document) {
+        match patch.applies_to {
+            Some("NETWORK_FILTER") => {
+                for manager in patch.value.get("typed_config").iter().filter_map(envoy::typed) {
+                    proxy::idle_timeout(&manager.1, "stream_idle_timeout", LONGEST_WAIT, notes);
+                }
+            }
+            Some("HTTP_ROUTE") => {
+                if let Some(action) = patch.value.get("route") {
+                    proxy::idle_timeout(&action, "idle_timeout", LONGEST_WAIT, notes);
+                }
+                if let Some(hold) = largest_hold {
+                    proxy::patched_buffer(&patch.value, hold, notes);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Of a policy by itself, and of the one switch that it shares with the proxy.
+
+use admission_core::config::{Config, PoolConfig};
+
+use crate::check::Notes;
+use crate::check::envoy::Filter;
+use crate::check::node::join;
+
+const SWITCH: &str = "allow_on_headers_stop_iteration";
+
+/// Caps that a pool's own makes idle.
+pub fn caps(config: &Config, path: &str, notes: &mut Notes) {
+    for (index, pool) in config.pools.iter().enumerate() {
+        classes(pool, &join(path, &format!("pools[{index}]")), notes);
+    }
+    let limits: Option<Vec<u32>> = config.pools.iter().map(|pool| pool.max_in_flight).collect();
+    // A tenant's requests count over all pools.
+    let Some(all) = limits.map(|limits| limits.into_iter().fold(0, u32::saturating_add)) else { return };
+    let tiers = config.tiers.iter().map(|(name, tier)| (format!("tiers.{name}"), tier.max_in_flight));
+    let tenants = config.tenants.iter().map(|(name, tenant)| (format!("tenants.{name}"), tenant.max_in_flight));
+    for (place, cap) in tiers.chain(tenants) {
+        if let Some(cap) = cap.filter(|cap| *cap > all) {
+            let message = format!("{cap} never binds: all `pools` together let in {all}");
+            notes.warn(join(path, &format!("{place}.max_in_flight")), message);
+        }
+    }
+}
+
+fn classes(pool: &PoolConfig, path: &str, notes: &mut Notes) {
+    for (index, class) in pool.classes.iter().enumerate() {
+        if let (Some(cap), Some(limit)) = (class.max_in_flight, pool.max_in_flight)
+            && cap > limit
+        {
+            let message = format!("{cap} never binds: the pool's own `max_in_flight` is {limit}");
+            notes.warn(format!("{path}.classes[{index}].max_in_flight"), message);
+        }
+    }
+}
+
+/// Fields that do only half their work once the headers have gone on, said once for all of them.
+pub fn needs_header_pause(config: &Config, path: &str, notes: &mut Notes) {
+    if config.header_pause {
+        return;
+    }
+    let mut fields = Vec::new();
+    for (index, rule) in config.lane_rules.iter().enumerate() {
+        if rule.model.is_some() {
+            fields.push(format!("lane_rules[{index}].model"));
+        }
+    }
+    let by_route = |pool: &PoolConfig| config.routes.iter().any(|route| route.pool.as_ref() == Some(&pool.name));
+    let body_picks = |pool: &PoolConfig| config.pools.len() > 1 && !by_route(pool);
+    for (index, pool) in config.pools.iter().enumerate() {
+        let by_model = pool.classes.iter().enumerate().filter(|(_, class)| !class.models.is_empty());
+        fields.extend(by_model.map(|(place, _)| format!("pools[{index}].classes[{place}].models")));
+        if pool.pick_endpoint && body_picks(pool) {
+            fields.push(format!("pools[{index}].pick_endpoint"));
+        }
+    }
+    if !fields.is_empty() {
+        let message = format!(
+            "is not set, but what these need is known only when the body has been read, and by then the headers have gone \
+             on without lane, pool or endpoint: {}. Set it where the proxy sets `{SWITCH}`",
+            fields.join(", ")
+        );
+        notes.warn(join(path, "header_pause"), message);
+    }
+}
+
+/// A WasmPlugin has no field for what `header_pause` relies on.
+pub fn header_pause_in_istio(config: &Config, path: &str, notes: &mut Notes) {
+    if config.header_pause {
+        let message = format!(
+            "a WasmPlugin cannot set `{SWITCH}`, so requests that wait at their headers would wait for ever; leave it \
+             out, or load the filter by an EnvoyFilter that sets both"
+        );
+        notes.warn(join(path, "header_pause"), message);
+    }
+}
+
+/// Both switches or none.
+pub fn header_pause_in_envoy(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut Notes) {
+    match (config.header_pause, filter.plugin.is_true(SWITCH)) {
+        (true, false) => {
+            let message = format!(
+                "the filter lacks `{SWITCH}: true`, so requests that wait at their headers would wait for ever; set both \
+                 or none"
+            );
+            notes.warn(join(path, "header_pause"), message);
+        }
+        (false, true) => {
+            let message = "the policy does not use it: `header_pause` is not set; set both or none";
+            notes.warn(filter.plugin.place(SWITCH), message);
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,96 @@
+//! Warnings of what a policy says.
+
+use serde_json::{Value, json};
+
+use super::shipped::{Bootstrap, FILTER, POLICY, istio_named};
+use super::{assert_silent, assert_warns, said};
+
+fn policy(pools: Value) -> Value {
+    json!({"pools": pools})
+}
+
+#[test]
+fn a_cap_above_all_pools_together() {
+    let mut config =
+        policy(json!([{"name": "a", "max_in_flight": 8}, {"name": "b", "models": ["b"], "max_in_flight": 16}]));
+    config["tiers"] = json!({"paid": {"max_in_flight": 24}});
+    config["tenants"] = json!({"acme": {"tier": "paid", "max_in_flight": 9}, "*": {"max_in_flight": 1}});
+    assert_silent(&config);
+    config["tiers"]["paid"]["max_in_flight"] = 25.into();
+    assert_warns(&config, "tiers.paid.max_in_flight", "25 never binds: all `pools` together let in 24");
+    config["tiers"]["paid"]["max_in_flight"] = 1.into();
+    config["tenants"]["acme"]["max_in_flight"] = 25.into();
+    assert_warns(&config, "tenants.acme.max_in_flight", "25 never binds");
+    // With so many workers as nobody knows, nothing can be said.
+    config["pools"][0] = json!({"name": "a", "max_in_flight_per_worker": 8});
+    assert_silent(&config);
+}
+
+#[test]
+fn a_class_above_its_pool() {
+    let class = |cap: u32| json!([{"name": "a", "max_in_flight": 8, "classes": [{"name": "c", "max_in_flight": cap}]}]);
+    assert_silent(&policy(class(8)));
+    let place = "pools[0].classes[0].max_in_flight";
+    assert_warns(&policy(class(9)), place, "9 never binds: the pool's own `max_in_flight` is 8");
+}
+
+#[test]
+fn fields_that_need_the_headers_to_wait_are_named_once() {
+    let mut config = policy(json!([
+        {"name": "a", "max_in_flight": 8, "pick_endpoint": true,
+         "classes": [{"name": "long", "min_prompt_tokens": 9, "max_in_flight": 1},
+                     {"name": "big", "models": ["big*"], "max_in_flight": 1}]},
+        {"name": "b", "models": ["b"], "max_in_flight": 8},
+    ]));
+    config["lanes"] = json!([{"name": "fast"}]);
+    config["lane_rules"] = json!([{"path_prefix": "/v1", "lane": "fast"}, {"model": "small", "lane": "fast"}]);
+    let fields = "lane_rules[1].model, pools[0].classes[1].models, pools[0].pick_endpoint. Set it";
+    assert_warns(&config, "header_pause", fields);
+    config["header_pause"] = true.into();
+    assert_silent(&config);
+    // A route that names its pool needs no body to know it.
+    config["header_pause"] = false.into();
+    config["routes"] = json!([{"match": {"path_prefix": "/"}, "pool": "a"}]);
+    config["lane_rules"] = json!([]);
+    config["pools"][0]["classes"] = json!([]);
+    assert_silent(&config);
+}
+
+#[test]
+fn headers_that_wait_without_the_proxys_leave() {
+    let mut bootstrap = Bootstrap::shipped();
+    bootstrap.change_policy(|policy| policy["header_pause"] = true.into());
+    let place = format!("{POLICY}.header_pause");
+    assert_warns(&bootstrap.0, &place, "the filter lacks `allow_on_headers_stop_iteration: true`");
+    bootstrap.filter()["allow_on_headers_stop_iteration"] = true.into();
+    assert_silent(&bootstrap.0);
+    bootstrap.change_policy(|policy| policy["header_pause"] = false.into());
+    let place = format!("{FILTER}.allow_on_headers_stop_iteration");
+    assert_warns(&bootstrap.0, &place, "the policy does not use it");
+}
+
+#[test]
+fn headers_that_wait_in_a_wasm_plugin() {
+    let mut plugin = istio_named("WasmPlugin", "sluice");
+    assert_silent(&plugin);
+    plugin["spec"]["pluginConfig"]["header_pause"] = true.into();
+    assert_warns(
+        &plugin,
+        "spec.pluginConfig.header_pause",
+        "a WasmPlugin cannot set `allow_on_headers_stop_iteration`",
+    );
+}
+
+#[test]
+fn mistakes_leave_the_warnings_that_can_still_be_given() {
+    let said_of_shape = said(&json!({"kind": "WasmPlugin", "spec": {"pluginConfig": {"pools": 1}}}));
+    assert!(said_of_shape[0].starts_with("f: spec.pluginConfig.pools: invalid type"), "{said_of_shape:?}");
+    assert!(said_of_shape.last().unwrap().starts_with("warning: f: spec.failStrategy: "), "{said_of_shape:?}");
+    let config = policy(json!([{"name": "a", "max_in_flight": 8, "kv": {"headroom": 1},
+                                "classes": [{"name": "c", "max_in_flight": 9}]}]));
+    let said = said(&config);
+    assert!(
+        said[0].starts_with("f: pools[0].kv.headroom: ") && said[1].starts_with("warning: f: pools[0].classes[0]"),
+        "{said:?}"
+    );
+}
