@@ -126,8 +126,8 @@ fn worker_gauges(registry: &mut Registry, rows: &[WorkerRow<'_>]) {
         if let Some(ratio) = KvBlocks::of(&report.ranks).and_then(|kv| kv.used_share()) {
             set(&kv, ratio);
         }
-        set(&running, report.ranks.iter().map(|rank| rank.running).sum::<u64>() as f64);
-        set(&waiting, report.ranks.iter().map(|rank| rank.waiting).sum::<u64>() as f64);
+        set(&running, report.ranks.iter().map(|rank| rank.running as f64).sum::<f64>());
+        set(&waiting, report.ranks.iter().map(|rank| rank.waiting as f64).sum::<f64>());
         set(&age, report.scraped_ms_ago as f64 / 1_000.0);
     }
 }
@@ -184,6 +184,22 @@ mod tests {
             counters.pushed("http://p:1", "refused");
         }
         counters.page(&config, &table, Duration::from_millis(1_500)).unwrap()
+    }
+
+    #[test]
+    fn numbers_beyond_any_engine_break_nothing() {
+        let config =
+            Config::parse(r#"{proxies: [{url: "http://p:1", token: t}], pools: [{name: a, workers: ["w:1"]}]}"#)
+                .unwrap();
+        let mut table = Table::new(&config.pools, 1, config.scrape.down_after);
+        let rank = RankReport { running: u64::MAX, waiting: u64::MAX, ..RankReport::default() };
+        let scrape = table.begin_scrape(0, Duration::ZERO);
+        table.end_scrape(scrape, Some(vec![rank.clone(), rank]), Duration::ZERO);
+        let page = Counters::new(&config).page(&config, &table, Duration::from_millis(1)).unwrap();
+        assert!(
+            page.contains("sluice_sidecar_worker_running{pool=\"a\",worker=\"w:1\"} 36893488147419103232"),
+            "{page}"
+        );
     }
 
     #[test]
