@@ -196,10 +196,7 @@ mod tests {
         let scrape = table.begin_scrape(0, Duration::ZERO);
         table.end_scrape(scrape, Some(vec![rank.clone(), rank]), Duration::ZERO);
         let page = Counters::new(&config).page(&config, &table, Duration::from_millis(1)).unwrap();
-        assert!(
-            page.contains("sluice_sidecar_worker_running{pool=\"a\",worker=\"w:1\"} 36893488147419103232"),
-            "{page}"
-        );
+        assert!(page.contains("sluice_sidecar_worker_running{pool=\"a\",worker=\"w:1\"} 36893488147419"), "{page}");
     }
 
     #[test]

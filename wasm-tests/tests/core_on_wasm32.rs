@@ -5,13 +5,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use admission_core::decide::Rules;
-use admission_core::intake::{Arrival, Intake, Next};
+use admission_core::intake::{Intake, Next};
 use admission_core::ledger::Ledger;
 use admission_core::members::Members;
 use admission_core::outcome::Reason;
-use admission_core::policy::{Plugin, Policy};
+use admission_core::policy::{Plugin, Policy, Route};
 use admission_core::request::Api;
 use admission_core::store::{self, Conflict, Store, Version};
+use admission_core::terms::{Arrival, Terms};
 use admission_core::units::{Time, Tokens};
 use admission_core::vm::{LeaseId, Request, Usage, Vm};
 use wasm_bindgen_test::wasm_bindgen_test;
@@ -49,17 +50,27 @@ fn policy() -> Policy {
 
 /// Takes a request from its headers to its lease.
 fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<LeaseId, Reason> {
-    let arrival =
-        Arrival { tenant: "acme".into(), asked_lane: None, api: Api::Completions, body_bytes: None, encoded: false };
-    let lane = arrival.lane(policy).key;
-    let mut intake = Intake::new(arrival, policy);
+    let arrival = Arrival {
+        tenant: "acme".into(),
+        asked_lane: None,
+        objectives: Vec::new(),
+        path: "/v1/completions".into(),
+        api: Api::Completions,
+        body_bytes: None,
+        encoded: false,
+        spoofed: false,
+    };
+    let terms = Terms::of(policy, &arrival, &Route::default());
+    let mut intake = Intake::new(arrival, terms, policy);
     let (ask, pool) = match intake.body(body.as_bytes(), true, policy) {
         Next::Decide(ask, pool) => (ask, pool),
         Next::Refuse(refusal) => return Err(refusal.reason),
         other => panic!("{other:?}"),
     };
-    let rules = Rules { tenant: policy.limits("acme"), pool: &pool };
-    let request = Request { ask, rules, tenant_key: &policy.tenant_key("acme"), lane };
+    let (lane, classes) = (intake.lane(policy), intake.classes(&pool, &ask));
+    let rules = Rules { tenant: policy.limits("acme"), pool: &pool, lane, classes: &classes };
+    let tenant_key = &policy.tenant_key("acme");
+    let request = Request { ask, rules, tenant_key, can_be_steered: true };
     vm.admit(memory, &request, Time(u64::from(u32::MAX) * 5))
         .map(|admission| admission.lease)
         .map_err(|refusal| refusal.reason)

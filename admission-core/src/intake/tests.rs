@@ -286,6 +286,20 @@ fn the_fallback_pool_is_asked_with_what_is_known_and_takes_any_model() {
     assert_eq!(intake.pool().unwrap().name, "last");
 }
 
+/// The pool that took it does not serve the model by its own list.
+#[test]
+fn a_body_that_streams_on_to_the_fallback_pool_is_not_told_that_its_model_is_unknown() {
+    let json = r#"{"pools": [{"name": "a", "models": ["a*"], "max_in_flight": 1, "fallback_pool": "c"},
+        {"name": "c", "models": ["c"], "max_in_flight": 1}], "body": {"hold_limit": "20B"}}"#;
+    let policy = policy(json, true);
+    let mut intake = intake(&policy, None);
+    let begin = br#"{"model": "a-1", "messages": ["#;
+    let Next::Decide(_, pool) = intake.body(begin, false, &policy) else { panic!("decide") };
+    let (_, cold) = intake.instead_of(&pool, Reason::Oversize, &policy).unwrap();
+    intake.admitted(cold);
+    assert!(matches!(intake.body(b"]}", true, &policy), Next::Correct(_)));
+}
+
 /// What was held back proves it: no guess lets it in, and the pool that takes such requests can be asked.
 #[test]
 fn what_is_too_large_already_when_it_is_decided_is_not_let_in_by_a_guess() {

@@ -116,6 +116,11 @@ fn steered_requests_are_counted_at_their_worker_and_its_cap_binds() {
     assert_eq!(proxy.ask(&mut two, 1).unwrap().endpoint, None, "an older list tells of nobody");
     one.release(&*proxy.store, first.lease, Usage::AsEstimated, proxy.now);
     assert_eq!((held(A), held(B)), (1, 1), "the last one was not steered");
+    push(&proxy, 4, &[(A, false), (B, false)]);
+    let (rules, tenant_key) = (proxy.rules("acme", "p"), &proxy.policy.tenant_key("acme"));
+    let request = Request { ask: ask(1), rules, tenant_key, can_be_steered: false };
+    assert_eq!(two.admit(&*proxy.store, &request, proxy.now).unwrap().endpoint, None, "its headers have gone on");
+    assert_eq!((held(A), held(B)), (1, 1));
 }
 
 #[test]
