@@ -56,7 +56,11 @@ fn tenant(source: &Source) -> Option<String> {
         Source::Header(header) => tenant_name(&host::request_header(header)?),
         Source::ApiKey(keys) => {
             let value = host::request_header(&keys.header)?;
-            let key = value.strip_prefix(keys.prefix.as_bytes())?;
+            // Schemes such as `Bearer` are the same in any case.
+            let (prefix, key) = value.split_at_checked(keys.prefix.len())?;
+            if !prefix.eq_ignore_ascii_case(keys.prefix.as_bytes()) {
+                return None;
+            }
             keys.tenant(&Sha256::digest(key).into()).map(str::to_owned)
         }
     }

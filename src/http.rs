@@ -122,6 +122,8 @@ impl Exchange {
         {
             match self.try_pool(taking, ask, &other) {
                 Ok(admission) => {
+                    let refusing = labels(&taking.intake, Some(&pool), taking.intake.lane(&self.policy));
+                    self.instance.metrics.count_fallback(&refusing, first.reason);
                     // Trying a policy moves no traffic, so in shadow the worker is told the pool it came for.
                     let told = if in_shadow { pool } else { Arc::clone(&other) };
                     return self.admitted(taking, ask, (other, told), admission);

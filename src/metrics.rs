@@ -29,6 +29,8 @@ pub const NONE: &str = "none";
 const REQUESTS: &str = "sluice_requests_total";
 /// Requests in shadow that would have been refused, by the same labels.
 const WOULD_REJECT: &str = "sluice_would_reject_total";
+/// Requests that another pool has taken, under the pool that refused them and its reason.
+const FALLBACKS: &str = "sluice_fallbacks_total";
 /// Requests on routes whose own metadata could not be read, so that the policy held as if it had none.
 const BAD_ROUTES: &str = "sluice_route_metadata_errors_total";
 /// Requests in flight, by pool.
@@ -77,6 +79,11 @@ impl Metrics {
     /// Counts a refusal that shadow has kept from happening.
     pub fn count_would_reject(&self, labels: &Labels, reason: Reason) {
         self.count_labelled(labels, reason.label(), WOULD_REJECT);
+    }
+
+    /// Counts a refusal after which another pool took the request.
+    pub fn count_fallback(&self, labels: &Labels, reason: Reason) {
+        self.count_labelled(labels, reason.label(), FALLBACKS);
     }
 
     /// Counts a request on a route whose metadata could not be read.

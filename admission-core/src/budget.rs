@@ -52,7 +52,7 @@ pub struct Standing {
     pub remaining: u64,
     /// Until all of it could be.
     pub reset: Millis,
-    /// The period over which the limit is earned.
+    /// In which the limit is earned.
     pub window: Millis,
 }
 
@@ -91,7 +91,8 @@ impl Rate {
     pub fn standing(&self, spent: Spent, now: Time) -> Standing {
         let owed = self.owed(spent, now);
         let remaining = self.burst.saturating_sub(self.amount_of(owed));
-        Standing { limit: self.burst, remaining, reset: Millis(owed.div_ceil(NANOS)), window: self.period }
+        let window = Millis(self.cost(self.burst).div_ceil(NANOS));
+        Standing { limit: self.burst, remaining, reset: Millis(owed.div_ceil(NANOS)), window }
     }
 
     fn owed(&self, spent: Spent, now: Time) -> u64 {
@@ -149,7 +150,7 @@ mod tests {
         let later = Time(START.0 + 3_600_000);
         assert_eq!(
             rate.standing(spent, later),
-            Standing { limit: 3, remaining: 3, reset: Millis(0), window: Millis(60_000) }
+            Standing { limit: 3, remaining: 3, reset: Millis(0), window: Millis(3_000) }
         );
         let spent = rate.spend(spent, 3, later);
         assert_eq!(rate.standing(spent, later).remaining, 0);

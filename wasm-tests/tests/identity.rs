@@ -28,6 +28,7 @@ async fn a_key_names_its_tenant_and_is_never_logged() {
     let key = json!({"api_key": {"header": "Authorization", "prefix": "Bearer ", "sha256": {digest: "acme"}}});
     let rig = Rig::start(setup(json!([key, {"header": "x-tenant-id"}]))).await;
     assert_eq!(tenant(&rig, &[("authorization", "Bearer sk-live-123")]).await, "acme");
+    assert_eq!(tenant(&rig, &[("authorization", "bearer sk-live-123")]).await, "acme", "a scheme in any case");
     for unknown in ["Bearer sk-live-124", "Bearer ", "sk-live-123", ""] {
         assert_eq!(tenant(&rig, &[("authorization", unknown)]).await, "from-header", "{unknown:?}: the next source");
     }

@@ -248,6 +248,7 @@ async fn in_shadow_no_request_is_moved_to_another_pool() {
     assert_eq!(outcome(&rig, &long()).await, admitted());
     assert_eq!((rig.worker.stats().requests, rig.cold.stats().requests), (1, 0));
     assert_eq!(rig.seen("x-sluice-pool").as_deref(), Some("main"));
+    assert_eq!(rig.count("sluice_fallbacks_total", &[("pool", "main"), ("outcome", "oversize")]).await, 1);
     assert_eq!(rig.count("sluice_requests_total", &[("pool", "cold"), ("outcome", "admitted")]).await, 1);
     rig.nothing_is_held().await;
 }

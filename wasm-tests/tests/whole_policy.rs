@@ -42,7 +42,7 @@ async fn every_part_of_the_shipped_policy_does_something() {
         assert_eq!(status, 200, "{answer}");
     };
     push(1, pools).await;
-    let key = ("authorization", "Bearer change-me");
+    let key = ("x-api-key", "change-me");
     let answer = rig.post("ignored", &[key, ("x-sluice-lane", "interactive")], &chat(MODEL, 2, false)).await;
     assert_eq!(answer.status(), 200);
     let headers = rig.worker.stats().last_headers;

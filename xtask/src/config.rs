@@ -125,6 +125,7 @@ mod tests {
         assert_eq!(roles("istio.yaml"), [false, true]);
         assert_eq!(roles("ecds/sluice.yaml"), [false]);
         assert_eq!(roles("policy.yaml"), [false]);
+        assert_eq!(roles("pools.yaml"), [false]);
     }
 
     #[test]

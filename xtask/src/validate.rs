@@ -25,6 +25,8 @@ pub fn all(workspace: &Workspace) -> Result<()> {
     let bootstraps = [
         ("envoy.yaml", plain.clone()),
         ("ecds/sluice.yaml", with_watched_filter(workspace, plain.clone())?),
+        ("envoy.yaml with the watched filter of its comment", with_filter_of_comment(workspace, plain.clone())?),
+        ("pools.yaml", config::document(&workspace.shipped("pools.yaml"))?),
         ("istio.yaml", with_envoy_filters(plain, &istio)?),
     ];
     for (name, mut bootstrap) in bootstraps {
@@ -39,7 +41,7 @@ pub fn all(workspace: &Workspace) -> Result<()> {
         let own = json!({"spec": plugin["spec"]});
         ask_schema(workspace, folder.path(), "wasmplugin.schema.json", &own, &format!("the WasmPlugin {name}"))?;
     }
-    for file in ["envoy.yaml", "ecds/sluice.yaml", "istio.yaml", "policy.yaml"] {
+    for file in ["envoy.yaml", "ecds/sluice.yaml", "istio.yaml", "policy.yaml", "pools.yaml"] {
         let documents = config::documents(&workspace.shipped(file))?;
         let configs: Vec<Value> = documents.iter().flat_map(config::plugin_configs).collect();
         ensure!(!configs.is_empty(), "{file} has no plugin configuration");
@@ -49,6 +51,21 @@ pub fn all(workspace: &Workspace) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The filter as the comment in envoy.yaml says to load it, where the shipped files are.
+fn with_filter_of_comment(workspace: &Workspace, mut bootstrap: Value) -> Result<Value> {
+    let text = fs::read_to_string(workspace.shipped("envoy.yaml")).context("cannot read envoy.yaml")?;
+    let lines = text.lines().skip_while(|line| !line.contains("#   - name: sluice"));
+    let lines = lines.map_while(|line| line.trim_start().strip_prefix("#   "));
+    let comment = lines.collect::<Vec<_>>().join("\n");
+    let folder = workspace.shipped("ecds");
+    let comment = comment.replace("/etc/sluice/ecds", &folder.display().to_string());
+    let watched: Value = serde_norway::from_str(&comment).context("the comment in envoy.yaml is not YAML")?;
+    let filter = config::named(&mut config::http_manager(&mut bootstrap, "public")?["http_filters"], "sluice")?;
+    *filter = watched[0].clone();
+    ensure!(filter["config_discovery"].is_object(), "the comment in envoy.yaml loads no filter");
+    Ok(bootstrap)
 }
 
 fn with_watched_filter(workspace: &Workspace, mut bootstrap: Value) -> Result<Value> {

@@ -22,8 +22,8 @@ pub struct LimitsConfig {
     /// was used beyond is a debt; an answer without `usage` stays as estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<RateConfig>,
-    /// Share of the tenant beside others, 1 to 1000; 1 if not given, and for `*`. Its fair tag, which the state page shows, rises by
-    /// tokens ÷ weight.
+    /// How much its fair tag, which the state page shows, rises: by tokens ÷ weight, 1 to 1000; 1 if not given, and for `*`.
+    /// Nothing is decided by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// Lane of its requests that ask for none.

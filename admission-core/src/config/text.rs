@@ -9,7 +9,12 @@ pub(super) mod duration {
     use crate::units::Millis;
 
     pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Millis, D::Error> {
-        let text = String::deserialize(input)?;
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "must be a duration in quotes, such as \"250ms\", \"2s\" or \"1m 30s\"")]
+        enum Written {
+            Text(String),
+        }
+        let Written::Text(text) = Written::deserialize(input)?;
         match humantime::parse_duration(&text) {
             Ok(duration) => Ok(Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))),
             Err(_) => Err(serde::de::Error::custom(format!(
@@ -28,7 +33,12 @@ pub(super) mod size {
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(input)?;
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "must be a size in quotes, such as \"64KiB\" or \"1MiB\"")]
+        enum Written {
+            Text(String),
+        }
+        let Written::Text(text) = Written::deserialize(input)?;
         match text.parse::<bytesize::ByteSize>() {
             Ok(size) => Ok(size.as_u64()),
             Err(_) => Err(serde::de::Error::custom(format!("{text:?} is not a size such as \"64KiB\" or \"1MiB\""))),

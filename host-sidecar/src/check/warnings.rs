@@ -31,6 +31,7 @@ const LONGEST_WAIT: Duration = Duration::ZERO;
 /// What surrounds a filter, against what its policy needs.
 pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     policy::caps(config, &written.path, notes);
+    policy::tenants(config, &written.path, notes);
     policy::needs_header_pause(config, &written.path, notes);
     match &written.carrier {
         Carrier::Alone => {}

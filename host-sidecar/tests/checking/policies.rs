@@ -27,6 +27,27 @@ fn a_cap_above_all_pools_together() {
 }
 
 #[test]
+fn a_keys_tenant_that_is_named_nowhere() {
+    let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
+    let key = "ab".repeat(32);
+    config["tenant"] = json!({"sources": [{"api_key": {"header": "x-api-key", "sha256": {key: "acme"}}}]});
+    assert_warns(&config, "tenant.sources[0].api_key.sha256", "\"acme\" is not one of `tenants`");
+    config["tenants"] = json!({"acme": {"max_in_flight": 1}});
+    assert_silent(&config);
+}
+
+#[test]
+fn a_lane_that_its_own_clamp_takes_away() {
+    let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
+    config["lanes"] = json!([{"name": "fast"}, {"name": "slow"}]);
+    config["tiers"] = json!({"low": {"max_in_flight": 1, "max_lane": "slow"}});
+    config["tenants"] = json!({"acme": {"tier": "low", "lane": "slow"}});
+    assert_silent(&config);
+    config["tenants"]["acme"]["lane"] = "fast".into();
+    assert_warns(&config, "tenants.acme.lane", "is above its `max_lane`");
+}
+
+#[test]
 fn a_class_above_its_pool() {
     let class = |cap: u32| json!([{"name": "a", "max_in_flight": 8, "classes": [{"name": "c", "max_in_flight": cap}]}]);
     assert_silent(&policy(class(8)));

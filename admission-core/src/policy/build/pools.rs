@@ -193,6 +193,6 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         fallback: config.fallback_pool.clone().map(|pool| Fallback { pool, on: fallback_on(config) }),
         pick_endpoint: config.pick_endpoint,
         stale: Stale { hold: config.stale.hold, knob: knob("stale.hold"), then: config.stale.then },
-        busy_knob: format!("the busy thresholds of {}", config.name).into(),
+        busy_knob: format!("the sidecar's pools[{}].busy", config.name).into(),
     }
 }

@@ -70,7 +70,10 @@ pub fn endpoints(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut N
     let reached = filter.reached();
     let deaf: Vec<String> =
         reached.iter().filter(|cluster| !heeds(cluster)).map(|cluster| cluster.path.clone()).collect();
-    if deaf.is_empty() {
+    // Which cluster serves which pool is not written anywhere; with several pools as many clusters are enough as choose.
+    let choosing = config.pools.iter().filter(|pool| pool.pick_endpoint).count();
+    let heeding = reached.len().saturating_sub(deaf.len());
+    if deaf.is_empty() || config.pools.len() > 1 && heeding >= choosing {
         return;
     }
     for (index, _) in config.pools.iter().enumerate().filter(|(_, pool)| pool.pick_endpoint) {

@@ -26,6 +26,29 @@ pub fn caps(config: &Config, path: &str, notes: &mut Notes) {
     }
 }
 
+/// Tenants of keys who are named nowhere, and lanes that their own clamp takes away.
+pub fn tenants(config: &Config, path: &str, notes: &mut Notes) {
+    for (index, source) in config.tenant.sources.iter().enumerate() {
+        let named = source.api_key.iter().flat_map(|keys| keys.sha256.values());
+        for tenant in named.filter(|tenant| !config.tenants.contains_key(*tenant)) {
+            let message = format!("{tenant:?} is not one of `tenants`, so it shares a record with unknown ones");
+            notes.warn(join(path, &format!("tenant.sources[{index}].api_key.sha256")), message);
+        }
+    }
+    let position = |name: &Option<String>| config.lanes.iter().position(|lane| Some(&lane.name) == name.as_ref());
+    for (name, tenant) in &config.tenants {
+        let tier = tenant.tier.as_ref().and_then(|tier| config.tiers.get(tier));
+        let lane = tenant.lane.clone().or_else(|| tier?.lane.clone());
+        let highest = tenant.max_lane.clone().or_else(|| tier?.max_lane.clone());
+        if let (Some(lane), Some(highest)) = (position(&lane), position(&highest))
+            && lane < highest
+        {
+            let message = "is above its `max_lane`, which it gets instead";
+            notes.warn(join(path, &format!("tenants.{name}.lane")), message);
+        }
+    }
+}
+
 fn classes(pool: &PoolConfig, path: &str, notes: &mut Notes) {
     for (index, class) in pool.classes.iter().enumerate() {
         if let (Some(cap), Some(limit)) = (class.max_in_flight, pool.max_in_flight)
