@@ -227,7 +227,9 @@ impl Intake {
         if self.ended {
             return self.decide(self.whole(&pool), &pool);
         }
-        if self.model().is_none() && self.terms.lane_needs_model(policy) {
+        // What is no JSON names no model, however much of it comes.
+        let may_name_one = self.model().is_none() && self.scanner.broken().is_none();
+        if may_name_one && self.terms.lane_needs_model(policy) {
             return Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NOT_IN_PART)));
         }
         // What was seen may prove too large already; then it must not be let in by a guess.

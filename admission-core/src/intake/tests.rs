@@ -323,5 +323,23 @@ fn a_lane_that_takes_the_model_is_not_escaped_by_naming_the_model_late() {
         let late = format!(r#"{{"messages": [{{"content": "{}"#, "x".repeat(300));
         let mut intake = intake(&policy, Some(4_000));
         assert_eq!(reason(intake.body(late.as_bytes(), false, &policy)), Some(Reason::UnknownModel));
+        let mut upload = begun(&policy, arrival(Api::Other, Some(4_000), false));
+        assert!(matches!(upload.body(&[b'-'; 300], false, &policy), Next::Decide(..)), "it is no JSON");
+    }
+}
+
+#[test]
+fn a_priority_is_replaced_in_any_json_but_given_to_chat_and_completions_alone() {
+    let policy = policy(&ONE_POOL.replacen('{', r#"{"tag_body": true, "#, 1), true);
+    for (api, body, slots) in [
+        (Api::Chat, r#"{"n": 1}"#, true),
+        (Api::Embeddings, r#"{"n": 1}"#, false),
+        (Api::Embeddings, r#"{"priority": -5}"#, true),
+        (Api::Other, r#"{"pri\u006frity": -5}"#, true),
+        (Api::Other, r#"{"priority": -5"#, false),
+    ] {
+        let mut intake = begun(&policy, arrival(api, Some(body.len() as u64), false));
+        assert!(matches!(intake.body(body.as_bytes(), true, &policy), Next::Decide(..)), "{body}");
+        assert_eq!(intake.slots().is_some(), slots, "{body}");
     }
 }
