@@ -21,6 +21,13 @@ const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
 /// Headers in which a caller may name its objective, the one that is asked first before the older one.
 const OBJECTIVE_HEADERS: [&str; 2] = ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
 
+/// Headers in which a caller may say in how many milliseconds it wants the first token, the one that is asked first
+/// before the older one.
+const DEADLINE_HEADERS: [&str; 2] = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
+
+/// The header, one of ours that callers may set, by which one would rather be refused than wait in a queue.
+const NO_QUEUE_HEADER: &str = "x-sluice-no-queue";
+
 /// Headers by which the platform, and nobody else, chooses a worker.
 const ENDPOINT_HEADERS: [&str; 3] =
     [ENDPOINT_HEADER, "x-gateway-destination-endpoint-served", "x-gateway-destination-endpoint-subset"];
@@ -37,6 +44,7 @@ pub fn read(policy: &Policy, spoofed: &[String]) -> Arrival {
     let encoding = host::request_header("content-encoding").unwrap_or_default();
     let path = host::request_header(":path").unwrap_or_default();
     let path = String::from_utf8_lossy(&path);
+    let for_callers = |name: &String| name == NO_QUEUE_HEADER || policy.lane_header.as_ref() == Some(name);
     Arrival {
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
         asked_lane: policy.lane_header.as_ref().and_then(|header| host::request_header_text(header)),
@@ -45,7 +53,11 @@ pub fn read(policy: &Policy, spoofed: &[String]) -> Arrival {
         path: plain_path(&path),
         body_bytes: host::request_header_text("content-length").and_then(|length| length.parse().ok()),
         encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
-        spoofed: spoofed.iter().any(|name| policy.lane_header.as_ref() != Some(name)),
+        spoofed: !spoofed.iter().all(for_callers),
+        ttft_deadline: DEADLINE_HEADERS
+            .iter()
+            .find_map(|header| Arrival::deadline(host::request_header_text(header)?.trim_ascii())),
+        no_queue: host::request_header(NO_QUEUE_HEADER).is_some_and(|value| value.eq_ignore_ascii_case(b"true")),
     }
 }
 

@@ -17,17 +17,19 @@ use subtle::ConstantTimeEq;
 
 use crate::host;
 use crate::store::SharedData;
+use crate::wakes::Wakes;
 
 /// A stream of the control listener.
 pub struct ControlStream {
     control: Rc<Control>,
+    wakes: Rc<Wakes>,
     answered: bool,
 }
 
 impl ControlStream {
     /// A stream under a configuration.
-    pub fn new(control: Rc<Control>) -> Self {
-        Self { control, answered: false }
+    pub fn new(control: Rc<Control>, wakes: Rc<Wakes>) -> Self {
+        Self { control, wakes, answered: false }
     }
 
     fn authorized(&self) -> bool {
@@ -65,7 +67,10 @@ impl ControlStream {
 
     fn take(&mut self, body: &[u8]) -> Action {
         match take_view(&SharedData, &self.control, body, host::now()) {
-            Ok(answer) => self.answer(200, &answer),
+            Ok(taken) => {
+                self.wakes.send(&self.control.keys, &taken.wakes);
+                self.answer(200, &taken.answer)
+            }
             Err(NotTaken::Malformed(error)) => self.refuse(400, format!("not a view: {error}")),
             Err(NotTaken::Older(refusal)) => self.answer(409, &refusal),
             Err(NotTaken::Store(error)) => self.refuse(503, error.to_string()),

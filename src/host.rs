@@ -124,9 +124,51 @@ pub fn set_response_header(name: &str, value: &str) {
     report("set a response header", set);
 }
 
+/// Adds a response header beside those of its name. Only while the headers have not gone on.
+pub fn add_response_header(name: &str, value: &str) {
+    let added = hostcalls::add_map_value_bytes(MapType::HttpResponseHeaders, name, value.as_bytes());
+    report("add a response header", added);
+}
+
 /// The bytes of the response body that this callback brings.
 pub fn response_body(size: usize) -> Vec<u8> {
     body(BufferType::HttpResponseBody, 0, size)
+}
+
+/// Sets a value that access logs find in the filter state under `wasm.` and this name.
+pub fn set_filter_state(name: &str, value: &str) {
+    report("set filter state", hostcalls::set_property(vec![name], Some(value.as_bytes())));
+}
+
+/// Makes a stream, or a root, the one that the next calls act on; false when it is gone.
+pub fn act_on(context_id: u32) -> bool {
+    hostcalls::set_effective_context(context_id).is_ok()
+}
+
+/// Lets the request of the current stream go on.
+pub fn resume_request() {
+    report("resume a request", hostcalls::resume_http_request());
+}
+
+/// Makes the current root the one that is told of messages in a queue, until another one does.
+pub fn register_queue(name: &str) -> bool {
+    hostcalls::register_shared_queue(name).is_ok()
+}
+
+/// The queue of a name; `None` while nobody has registered it.
+pub fn resolve_queue(name: &str) -> Option<u32> {
+    let vm_id = text_property(&["plugin_vm_id"]).unwrap_or_default();
+    hostcalls::resolve_shared_queue(&vm_id, name).ok().flatten()
+}
+
+/// Puts a message into a queue; false when it is gone.
+pub fn enqueue(queue: u32, message: &[u8]) -> bool {
+    hostcalls::enqueue_shared_queue(queue, Some(message)).is_ok()
+}
+
+/// Takes a message out of a queue.
+pub fn dequeue(queue: u32) -> Option<Vec<u8>> {
+    hostcalls::dequeue_shared_queue(queue).ok().flatten()
 }
 
 /// Ends the request of the current callback with an answer of our own.
@@ -153,14 +195,19 @@ pub fn define_gauge(name: &str) -> Option<u32> {
     hostcalls::define_metric(MetricType::Gauge, name).ok()
 }
 
+/// Defines a histogram; `None` if the host will not.
+pub fn define_histogram(name: &str) -> Option<u32> {
+    hostcalls::define_metric(MetricType::Histogram, name).ok()
+}
+
 /// Adds one to a counter.
 pub fn increment(counter: u32) {
     report("count", hostcalls::increment_metric(counter, 1));
 }
 
-/// Sets a gauge.
+/// Sets a gauge, or records in a histogram.
 pub fn record(gauge: u32, value: u64) {
-    report("set a gauge", hostcalls::record_metric(gauge, value));
+    report("record a metric", hostcalls::record_metric(gauge, value));
 }
 
 fn report(what: &str, result: Result<(), Status>) {

@@ -3,24 +3,44 @@
 //! A new configuration makes a new root in the same VM, beside the old one and its streams; a second plugin of the same
 //! code shares the VM. So a VM's part in the count hangs on neither, but on the pair of namespace and plugin name.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use admission_core::directory::Directory;
+use admission_core::keys::Keys;
+use admission_core::outcome::Refusal;
 use admission_core::policy::Policy;
-use admission_core::vm::Vm;
+use admission_core::queue::Ticket;
+use admission_core::units::{Millis, Time};
+use admission_core::vm::{LeaseId, Note, POLL, Progress, Started, TICK, Usage, Vm, Wake};
 
 use crate::host;
 use crate::metrics::Metrics;
+use crate::routes::Routes;
 use crate::store::SharedData;
+use crate::stream::Stream;
+use crate::wakes::Wakes;
+
+/// A stream, and its id in the proxy.
+type Kept = (u32, Rc<RefCell<Stream>>);
 
 /// One plugin in this VM.
 pub struct Instance {
-    /// Its part in the shared count.
-    pub vm: RefCell<Vm>,
+    vm: RefCell<Vm>,
     /// Its counters and gauges.
     pub metrics: Metrics,
+    keys: Keys,
+    wakes: Wakes,
+    waiting: RefCell<BTreeMap<Ticket, Kept>>,
+    evictable: RefCell<BTreeMap<LeaseId, Kept>>,
+    /// The root of the newest configuration.
+    newest: Cell<u32>,
+    /// The root and the slot that messages come to.
+    registered: Cell<Option<(u32, u16)>>,
+    /// The newest root polls for those that wait.
+    polls: Cell<bool>,
+    gauged: Cell<Time>,
     last_trouble: RefCell<String>,
 }
 
@@ -31,13 +51,14 @@ thread_local! {
 }
 
 impl Instance {
-    /// The instance of a namespace and plugin name, told about the names in the policy.
-    pub fn of(policy: &Policy, root_id: String) -> Rc<Self> {
+    /// The instance of a namespace and plugin name, told about the names in the policy and the root that brings it.
+    pub fn of(policy: &Policy, root_id: String, context_id: u32) -> Rc<Self> {
         let instance = INSTANCES.with_borrow_mut(|instances| {
             let name = (policy.namespace.clone(), root_id);
             Rc::clone(instances.entry(name).or_insert_with(|| Rc::new(Self::new(policy))))
         });
         instance.vm.borrow_mut().announce(&Directory::of(policy));
+        instance.newest.set(context_id);
         instance
     }
 
@@ -45,16 +66,170 @@ impl Instance {
         Self {
             vm: RefCell::new(Vm::new(policy.keys.clone())),
             metrics: Metrics::default(),
+            keys: policy.keys.clone(),
+            wakes: Wakes::default(),
+            waiting: RefCell::default(),
+            evictable: RefCell::default(),
+            newest: Cell::new(0),
+            registered: Cell::new(None),
+            polls: Cell::new(false),
+            gauged: Cell::default(),
             last_trouble: RefCell::default(),
         }
     }
 
-    /// What is due ten times a second, however many roots ask for it.
+    /// Asks or changes this VM's part in the count, and sends what others are to be told.
+    pub fn vm<T>(&self, act: impl FnOnce(&mut Vm) -> T) -> T {
+        let mut vm = self.vm.borrow_mut();
+        let done = act(&mut vm);
+        let wakes = vm.take_wakes();
+        drop(vm);
+        self.wakes.send(&self.keys, &wakes);
+        done
+    }
+
+    /// Keeps a stream that waits, or that may be evicted, where root callbacks find it.
+    pub fn keep(&self, context_id: u32, stream: &Rc<RefCell<Stream>>) {
+        let kept = || (context_id, Rc::clone(stream));
+        let (ticket, lease) = (stream.borrow().ticket(), stream.borrow().evictable());
+        if let Some(ticket) = ticket
+            && self.waiting.borrow_mut().insert(ticket, kept()).is_none()
+        {
+            self.hasten();
+        }
+        if let Some(lease) = lease {
+            self.evictable.borrow_mut().insert(lease, kept());
+        }
+    }
+
+    /// Calls the newest root, which alone can set how often it is called.
+    fn hasten(&self) {
+        if let (false, Some((_, slot))) = (self.polls.get(), self.registered.get()) {
+            self.wakes.send(&self.keys, &[Wake { slot, note: Note::Start("".into()) }]);
+        }
+    }
+
+    /// How long until a root is to be called again, which has just been.
+    pub fn pace(&self, context_id: u32) -> Millis {
+        let polls = context_id == self.newest.get() && self.vm.borrow().waiting() > 0;
+        if context_id == self.newest.get() {
+            self.polls.set(polls);
+        }
+        if polls { POLL } else { TICK }
+    }
+
+    /// A stream has left the line.
+    pub fn waits_no_more(&self, ticket: Ticket) {
+        self.waiting.borrow_mut().remove(&ticket);
+    }
+
+    /// A stream has ended, or its answer has begun.
+    pub fn not_evictable(&self, lease: LeaseId) {
+        self.evictable.borrow_mut().remove(&lease);
+    }
+
+    /// What is due ten times a second, however many roots ask for it, and more often while somebody waits.
     pub fn tick(&self, policy: &Policy) {
         let now = host::now();
-        let result = self.vm.borrow_mut().tick(&SharedData, now);
+        let result = self.vm(|vm| vm.tick(&SharedData, now));
+        self.evict();
         self.report(result.err().map(|error| error.to_string()).unwrap_or_default());
-        self.metrics.record_pools(policy, self.vm.borrow().members(), now);
+        if now.since(self.gauged.get()) >= TICK {
+            self.gauged.set(now);
+            self.metrics.record_pools(policy, self.vm.borrow().members(), now);
+        }
+        self.listen();
+        if self.vm.borrow().waiting() > 0 {
+            let progress = self.vm(|vm| vm.poll(&SharedData, now));
+            self.carry_out(progress);
+        }
+    }
+
+    /// Messages have come.
+    pub fn woken(&self, queue: u32) {
+        let now = host::now();
+        let messages = std::iter::from_fn(|| host::dequeue(queue));
+        // Many may say the same.
+        let messages: BTreeSet<Vec<u8>> = messages.collect();
+        for note in messages.iter().filter_map(|message| Note::decode(message)) {
+            let progress = self.vm(|vm| vm.woken(&SharedData, &note, now));
+            self.carry_out(progress);
+            self.evict();
+        }
+    }
+
+    /// Holds those that wait to a policy that has come.
+    pub fn renew(&self, policy: &Rc<Policy>, routes: &Rc<Routes>) {
+        let waiting: Vec<Kept> = self.waiting.borrow().values().cloned().collect();
+        for (context_id, stream) in waiting {
+            let renewed = stream.borrow_mut().renew(policy, routes);
+            match renewed {
+                Some(Ok((ticket, waiter))) => self.vm(|vm| vm.renew(&SharedData, ticket, waiter, host::now())),
+                Some(Err(refused)) => {
+                    let ticket = stream.borrow().ticket();
+                    if let Some(ticket) = ticket {
+                        self.vm(|vm| vm.leave(&SharedData, ticket, host::now()));
+                        self.waits_no_more(ticket);
+                    }
+                    if host::act_on(context_id) {
+                        stream.borrow_mut().give_up(&refused);
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn carry_out(&self, progress: Progress) {
+        for (ticket, refused) in progress.refused {
+            self.give_up(ticket, &refused);
+        }
+        for Started { ticket, admission, waited } in progress.started {
+            let kept = self.waiting.borrow_mut().remove(&ticket);
+            match kept {
+                Some((context_id, stream)) => {
+                    // A stream that the proxy has ended without telling gives back what it gets.
+                    host::act_on(context_id);
+                    stream.borrow_mut().start(admission, waited);
+                    self.keep(context_id, &stream);
+                }
+                None => self.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now())),
+            }
+        }
+    }
+
+    fn give_up(&self, ticket: Ticket, refused: &Refusal) {
+        let kept = self.waiting.borrow_mut().remove(&ticket);
+        if let Some((context_id, stream)) = kept
+            && host::act_on(context_id)
+        {
+            stream.borrow_mut().give_up(refused);
+        }
+    }
+
+    /// Ends what this VM has been asked to evict.
+    fn evict(&self) {
+        let evictions = self.vm.borrow_mut().take_evictions();
+        for lease in evictions {
+            let kept = self.evictable.borrow_mut().remove(&lease);
+            if let Some((context_id, stream)) = kept
+                && host::act_on(context_id)
+            {
+                stream.borrow_mut().evict();
+            }
+        }
+    }
+
+    /// Has the newest root told of the messages to this VM's slot.
+    fn listen(&self) {
+        let Some(slot) = self.vm.borrow().slot() else { return };
+        let wanted = Some((self.newest.get(), slot));
+        if self.registered.get() != wanted
+            && host::act_on(self.newest.get())
+            && host::register_queue(&self.keys.wakes(slot))
+        {
+            self.registered.set(wanted);
+        }
     }
 
     /// Says once what is wrong, not ten times a second.

@@ -1,6 +1,6 @@
 //! The Sluice filter: a thin adapter between a proxy's wasm host and [`admission_core`].
 //!
-//! [`root`] takes configurations and ticks, [`http`] governs requests, [`control`] serves the control listener. Only
+//! [`root`] takes configurations, ticks and messages, [`http`] hands callbacks to [`stream`], which governs a request, [`control`] serves the control listener. Only
 //! [`host`] and [`store`] call the proxy.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)]
 #![allow(
@@ -18,10 +18,12 @@ mod metrics;
 mod root;
 mod routes;
 mod store;
+mod stream;
 #[cfg(feature = "test-trap")]
 mod trap;
+mod wakes;
 
 proxy_wasm::main! {{
     proxy_wasm::set_log_level(proxy_wasm::types::LogLevel::Info);
-    proxy_wasm::set_root_context(|_| Box::new(root::Root::default()));
+    proxy_wasm::set_root_context(|id| Box::new(root::Root::new(id)));
 }}

@@ -12,7 +12,7 @@ use admission_core::outcome::Reason;
 use admission_core::policy::{Lane, Policy, Pool};
 use admission_core::request::Api;
 use admission_core::store::{self, Store};
-use admission_core::units::Time;
+use admission_core::units::{Millis, Time};
 use admission_core::view::ViewSummary;
 
 use crate::host;
@@ -20,6 +20,9 @@ use crate::store::SharedData;
 
 /// Outcome of a request that was let in; the others are the reasons of refusals.
 pub const ADMITTED: &str = "admitted";
+
+/// Outcome of a request whose caller left while it waited.
+pub const LEFT: &str = "left";
 
 /// Label value where a request was refused before its pool was known.
 pub const NONE: &str = "none";
@@ -29,6 +32,14 @@ pub const NONE: &str = "none";
 const REQUESTS: &str = "sluice_requests_total";
 /// Requests in shadow that would have been refused, by the same labels.
 const WOULD_REJECT: &str = "sluice_would_reject_total";
+/// Requests in shadow that would have waited, by the same labels and what they would have waited for.
+const WOULD_WAIT: &str = "sluice_would_wait_total";
+/// Requests that were evicted after they had been admitted, by the same labels.
+const EVICTED: &str = "sluice_evicted_total";
+/// How long requests waited for their turn, by pool, lane and what became of them; of those alone that waited.
+const QUEUE_WAIT: &str = "sluice_queue_wait_ms";
+/// Requests that wait, by pool and lane.
+const WAITING: &str = "sluice_waiting_requests";
 /// Requests that another pool has taken, under the pool that refused them and its reason.
 const FALLBACKS: &str = "sluice_fallbacks_total";
 /// Requests on routes whose own metadata could not be read, so that the policy held as if it had none.
@@ -50,6 +61,7 @@ pub struct Metrics {
 }
 
 /// What a decision is counted under.
+#[derive(Clone)]
 pub struct Labels {
     pool: String,
     lane: String,
@@ -79,6 +91,23 @@ impl Metrics {
     /// Counts a refusal that shadow has kept from happening.
     pub fn count_would_reject(&self, labels: &Labels, reason: Reason) {
         self.count_labelled(labels, reason.label(), WOULD_REJECT);
+    }
+
+    /// Counts a wait that shadow has kept from happening.
+    pub fn count_would_wait(&self, labels: &Labels, reason: Reason) {
+        self.count_labelled(labels, reason.label(), WOULD_WAIT);
+    }
+
+    /// Counts an eviction.
+    pub fn count_evicted(&self, labels: &Labels) {
+        self.count_labelled(labels, Reason::Evicted.label(), EVICTED);
+    }
+
+    /// Records how long a request has waited.
+    pub fn record_wait(&self, labels: &Labels, outcome: &str, waited: Millis) {
+        let Labels { pool, lane, .. } = labels;
+        let name = format!("pool=.={pool};.;lane=.={lane};.;outcome=.={outcome};.;{QUEUE_WAIT}");
+        self.with(name, host::define_histogram, |id| host::record(id, waited.0));
     }
 
     /// Counts a refusal after which another pool took the request.
@@ -111,6 +140,11 @@ impl Metrics {
                 let held = ledger.held(members);
                 gauge(IN_FLIGHT, held.requests);
                 gauge(TOKENS_IN_FLIGHT, held.tokens.0);
+                for lane in policy.lanes().filter(|lane| lane.queue.is_some()) {
+                    let name = format!("pool=.={};.;lane=.={};.;{WAITING}", pool.name, lane.name);
+                    let waiting = ledger.backlog(lane.key, members).requests;
+                    self.with(name, host::define_gauge, |id| host::record(id, waiting));
+                }
             }
             if let Some(view) = SharedData.read(&pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes)) {
                 gauge(VIEW_AGE, now.since(view.received).0);

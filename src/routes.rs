@@ -18,6 +18,14 @@ const METADATA: &str = "sluice";
 /// Most contents remembered; more come only where routes are changed over and over, and then all are read anew.
 const MOST_CONTENTS: usize = 1_024;
 
+/// Where a request is by the proxy's routes.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    metadata: Option<Vec<u8>>,
+    route_name: Option<String>,
+    virtual_host: Option<String>,
+}
+
 /// What was read of each content of routes' metadata; `None` for what could not be.
 #[derive(Default)]
 pub struct Routes {
@@ -27,16 +35,23 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// What differs for the current request. The proxy must not have been told of any change to its headers yet, since
-    /// that makes it forget the route.
-    pub fn of(&self, policy: &Policy, arrival: &Arrival, metrics: &Metrics) -> Route {
-        let metadata = host::route_metadata(METADATA).and_then(|content| self.of_metadata(policy, content, metrics));
-        let own = metadata.map(|route| Route::clone(&route)).unwrap_or_default();
-        if !self.by_name.get_or_init(|| policy.names_routes()) {
-            return policy.route(arrival.place(None, None), own);
+    /// Where the current request is. The proxy must not have been told of any change to its headers yet, since that makes
+    /// it forget the route.
+    pub fn place(&self, policy: &Policy) -> Place {
+        let by_name = *self.by_name.get_or_init(|| policy.names_routes());
+        Place {
+            metadata: host::route_metadata(METADATA),
+            route_name: by_name.then(host::route_name).flatten(),
+            virtual_host: by_name.then(host::virtual_host_name).flatten(),
         }
-        let (route_name, virtual_host) = (host::route_name(), host::virtual_host_name());
-        policy.route(arrival.place(route_name.as_deref(), virtual_host.as_deref()), own)
+    }
+
+    /// What differs there.
+    pub fn of(&self, policy: &Policy, arrival: &Arrival, place: &Place, metrics: &Metrics) -> Route {
+        let content = place.metadata.clone();
+        let metadata = content.and_then(|content| self.of_metadata(policy, content, metrics));
+        let own = metadata.map(|route| Route::clone(&route)).unwrap_or_default();
+        policy.route(arrival.place(place.route_name.as_deref(), place.virtual_host.as_deref()), own)
     }
 
     fn of_metadata(&self, policy: &Policy, content: Vec<u8>, metrics: &Metrics) -> Option<Rc<Route>> {

@@ -39,6 +39,10 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
     };
     let mut headers =
         vec![("content-type", "application/json".to_owned()), ("x-sluice-reason", refusal.reason.label().to_owned())];
+    if let Some(place) = refusal.place {
+        headers.push(("x-sluice-queue-position", place.position.to_string()));
+        headers.extend(place.wait.map(|wait| ("x-sluice-predicted-wait-ms", wait.0.to_string())));
+    }
     match wait {
         Some(wait) => {
             headers.push(("retry-after", wait.0.div_ceil(1_000).to_string()));
@@ -194,7 +198,7 @@ mod tests {
 
     fn refused(reason: Reason, retry: Retry) -> Refusal {
         let limit = Some(Limit { knob: "tiers.free.max_in_flight".into(), measured: 5, allowed: 4, unit: "requests" });
-        Refusal { reason, limit, detail: Detail::None, retry }
+        Refusal { reason, limit, detail: Detail::None, retry, place: None }
     }
 
     fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {

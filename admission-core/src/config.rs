@@ -10,6 +10,7 @@ use crate::units::Millis;
 mod lanes;
 mod limits;
 mod pools;
+mod queues;
 #[cfg(feature = "schema")]
 mod schema;
 mod text;
@@ -17,6 +18,7 @@ mod text;
 pub use lanes::{LaneConfig, LaneRuleConfig, RouteConfig, RouteMatchConfig};
 pub use limits::{BurstyRate, LimitsConfig, RateConfig, TenantLimitsConfig};
 pub use pools::{ClassConfig, KvConfig, PoolConfig, StaleConfig, StalePolicy};
+pub use queues::{AgingConfig, BudgetUnit, DispatchBudgetConfig, Order, QueueConfig};
 #[cfg(feature = "schema")]
 pub use schema::schema;
 

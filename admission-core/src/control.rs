@@ -1,14 +1,17 @@
 //! What the control listener does: take views, show the state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use crate::keys::Keys;
 use crate::ledger::Ledger;
+use crate::members::Members;
 use crate::policy::{Control, is_name};
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::Time;
 use crate::view::{PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, ViewRefusal, ViewSummary, Workers};
+use crate::vm::{Note, Wake};
 
 mod state;
 #[cfg(test)]
@@ -66,6 +69,15 @@ impl Record for StandingView {
     }
 }
 
+/// A view that was taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    /// What the sidecar is answered.
+    pub answer: ViewAnswer,
+    /// For the VMs whose waiters may start now.
+    pub wakes: Vec<Wake>,
+}
+
 /// Why a view was not taken.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NotTaken {
@@ -82,7 +94,7 @@ pub enum NotTaken {
 ///
 /// # Errors
 /// [`NotTaken`]. Nothing has changed then, but with [`NotTaken::Store`], after which the next generation is to be pushed.
-pub fn take_view(store: &impl Store, control: &Control, body: &[u8], now: Time) -> Result<ViewAnswer, NotTaken> {
+pub fn take_view(store: &impl Store, control: &Control, body: &[u8], now: Time) -> Result<Taken, NotTaken> {
     let document = parse(body).map_err(NotTaken::Malformed)?;
     let taken = store::update(store, &control.keys.view(), |standing: &mut StandingView| {
         let follows = document.epoch > standing.epoch
@@ -126,13 +138,20 @@ fn parse(body: &[u8]) -> Result<ViewDocument, String> {
 }
 
 /// Writes the records that requests read, as long as the document stands: another push may have overtaken this one.
-fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) -> Result<ViewAnswer, StoreError> {
-    let mut admitted = BTreeMap::new();
+fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) -> Result<Taken, StoreError> {
+    let members: Members = store::read(store, &keys.members())?.0;
+    let (mut admitted, mut wakes) = (BTreeMap::new(), Vec::new());
     for (name, pool) in &document.pools {
         publish_pool(store, keys, document, (name, pool), now)?;
-        admitted.insert(name.clone(), store::read::<Ledger>(store, &keys.pool(name))?.0.admitted());
+        let key: Rc<str> = keys.pool(name).into();
+        let ledger = store::read::<Ledger>(store, &key)?.0;
+        admitted.insert(name.clone(), ledger.admitted());
+        // What has changed may let in many, and who comes first is for those to say who know the lanes.
+        let waiting: BTreeSet<u16> = ledger.heads(&members).map(|(holder, _)| holder.slot).collect();
+        wakes.extend(waiting.into_iter().map(|slot| Wake { slot, note: Note::Start(Rc::clone(&key)) }));
     }
-    Ok(ViewAnswer { epoch: document.epoch, generation: document.generation, admitted })
+    let answer = ViewAnswer { epoch: document.epoch, generation: document.generation, admitted };
+    Ok(Taken { answer, wakes })
 }
 
 /// The workers go before the summary. Neither record ever goes back to an overtaken document, so whoever reads the

@@ -9,15 +9,23 @@ use std::sync::Arc;
 use crate::budget::NotYet;
 use crate::config::StalePolicy;
 use crate::endpoint::{self, Choice, Endpoint};
-use crate::ledger::{Amount, Cost, Drain, Ledger, TallyKey};
+use crate::ledger::{Amount, Cost, Ledger, TallyKey};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
-use crate::policy::{Cap, Class, Lane, Limits, Pool};
-use crate::units::{Blocks, Millis, Time, Tokens};
-use crate::view::{Freshness, ViewSummary, Workers};
+use crate::policy::{Cap, Class, Lane, Lanes, Limits, Pool};
+use crate::units::{Blocks, Time, Tokens};
+use crate::view::{ViewSummary, Workers};
+
+mod line;
+mod sight;
 
 #[cfg(test)]
 mod tests;
+
+pub use line::{Rank, Turn, flow_of, next_in_line, rank, urgency};
+
+use line::{first_in_line, first_of_its_tenant};
+use sight::{Scene, Sight};
 
 /// What a request asks for, as far as it is known when it is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,9 +85,11 @@ pub struct Rules<'a> {
     /// Of its tenant.
     pub tenant: &'a Limits,
     /// It goes to.
-    pub pool: &'a Pool,
+    pub pool: &'a Arc<Pool>,
     /// It goes under.
     pub lane: &'a Lane,
+    /// All there are.
+    pub lanes: &'a Arc<Lanes>,
     /// Of the pool, that it belongs to.
     pub classes: &'a [Arc<Class>],
 }
@@ -108,26 +118,37 @@ pub struct Held<'a> {
 ///
 /// # Errors
 /// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds
-/// too much; all workers are busy; the pool is too full for its lane; the pool, a class or every free worker holds too much.
+/// too much, or has others waiting that come first; all workers are busy; the pool is too full for its lane, or its lane
+/// holds what it may; the pool, a class or every free worker holds too much; others wait that come first.
 pub fn decide(
     ask: &Ask,
     rules: Rules<'_>,
+    turn: &Turn<'_>,
     known: Known<'_>,
     held: Held<'_>,
     now: Time,
 ) -> Result<Option<Endpoint>, Refusal> {
-    let sight = Sight::of(known.view, rules.pool, now);
+    let scene = scene(rules, known, held, now);
+    let sight = scene.sight;
     let amount = ask.amount(rules.pool.block_size);
     fits_ever(ask, rules.tenant, rules.pool, rules.classes)?;
     has_workers(sight, rules)?;
     within_budgets(ask, rules, held, now)?;
     within_tenant_caps(amount, rules, held)?;
+    first_of_its_tenant(turn, rules, held)?;
     some_worker_is_free(sight, rules, held, now)?;
-    below_ceiling(sight, rules, held)?;
-    within_pool_caps(amount, sight, rules, held)?;
+    scene.below_ceiling(rules.lane)?;
+    scene.within_dispatch_budget(rules.lane, amount, turn.bytes)?;
+    within_pool_caps(amount, &scene)?;
     within_class_caps(rules.classes, held)?;
     fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), sight, rules, held)?;
+    first_in_line(&scene, turn, rules, held)?;
     at_a_worker(sight, known.workers, rules, held, now)
+}
+
+fn scene<'a>(rules: Rules<'a>, known: Known<'a>, held: Held<'a>, now: Time) -> Scene<'a> {
+    let sight = Sight::of(known.view, rules.pool, now);
+    Scene { pool: rules.pool, lanes: rules.lanes, sight, ledger: held.pool, members: held.members }
 }
 
 /// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all, and to
@@ -175,34 +196,21 @@ pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool, classes: &[Arc<Class>]
             && tokens.0 > cap.limit
         {
             let limit = Some(limit(cap, tokens.0, unit));
-            return Err(Refusal { reason: Reason::Oversize, limit, detail: Detail::None, retry: Retry::Never });
+            return Err(Refusal {
+                reason: Reason::Oversize,
+                limit,
+                detail: Detail::None,
+                retry: Retry::Never,
+                place: None,
+            });
         }
     }
     Ok(())
 }
 
-/// What may be believed about the workers.
-#[derive(Clone, Copy)]
-enum Sight<'a> {
-    /// A view that is young enough.
-    Fresh(&'a ViewSummary),
-    /// An old view and its age, or none, under this policy.
-    Stale(StalePolicy, Option<(&'a ViewSummary, Millis)>),
-}
-
-impl<'a> Sight<'a> {
-    fn of(view: Option<&'a ViewSummary>, pool: &Pool, now: Time) -> Self {
-        let Some(view) = view else { return Self::Stale(pool.stale.then, None) };
-        match view.freshness(now, pool.stale.hold) {
-            Freshness::Fresh => Self::Fresh(view),
-            Freshness::Stale(age) => Self::Stale(pool.stale.then, Some((view, age))),
-        }
-    }
-}
-
 fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
     let stale = &rules.pool.stale;
-    let refuse = |reason, limit, detail| Err(Refusal { reason, limit, detail, retry: advice(None, 1) });
+    let refuse = |reason, limit, detail| Err(Refusal { reason, limit, detail, retry: advice(None, 1), place: None });
     match sight {
         Sight::Fresh(view) if view.live_workers == 0 => {
             refuse(Reason::NoWorkers, None, Detail::Fixed("the view lists none that is up"))
@@ -238,7 +246,7 @@ fn within_budgets(ask: &Ask, rules: Rules<'_>, held: Held<'_>, now: Time) -> Res
             && let Err(NotYet { wait, measured }) = rate.allows(spent, amount, now)
         {
             let limit = Some(Limit { knob: Arc::clone(&rate.knob), measured, allowed: rate.burst, unit });
-            return Err(Refusal { reason, limit, detail: Detail::None, retry: Retry::After(wait) });
+            return Err(Refusal { reason, limit, detail: Detail::None, retry: Retry::After(wait), place: None });
         }
     }
     Ok(())
@@ -250,7 +258,7 @@ fn within_tenant_caps(amount: Amount, rules: Rules<'_>, held: Held<'_>) -> Resul
     if let Some(cap) = &rules.tenant.requests
         && amount.requests > 0
     {
-        within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.drain())?;
+        within(cap, with_this.requests, "requests", Reason::TenantRequests, (held.tenant, held.members))?;
     }
     let Some(cap) = &rules.tenant.tokens else { return Ok(()) };
     if amount.tokens.0 == 0 || with_this.tokens.0 <= cap.limit {
@@ -261,7 +269,8 @@ fn within_tenant_caps(amount: Amount, rules: Rules<'_>, held: Held<'_>) -> Resul
         reason: Reason::TenantTokens,
         limit: Some(limit(cap, with_this.tokens.0, "tokens")),
         detail: Detail::None,
-        retry: advice(Some(held.tenant.drain()), releases),
+        retry: advice(Some((held.tenant, held.members)), releases),
+        place: None,
     })
 }
 
@@ -285,51 +294,22 @@ fn some_worker_is_free(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>, now: 
         reason: Reason::AllBusy,
         limit: Some(Limit { knob, measured: busy, allowed: busy.saturating_sub(1), unit: "busy workers" }),
         detail,
-        retry: advice(Some(held.pool.drain()), 1),
+        retry: advice(Some((held.pool, held.members)), 1),
+        place: None,
     })
 }
 
-fn below_ceiling(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
-    let (Sight::Fresh(view), Some(ceiling)) = (sight, &rules.lane.ceiling) else { return Ok(()) };
-    let Some(saturation) = view.saturation.filter(|saturation| *saturation >= ceiling.saturation) else {
-        return Ok(());
-    };
-    let per_mille = |saturation: f64| (saturation * 1_000.0).round() as u64;
-    let limit = Limit {
-        knob: Arc::clone(&ceiling.knob),
-        measured: per_mille(saturation),
-        allowed: per_mille(ceiling.saturation).saturating_sub(1),
-        unit: "‰ of saturation",
-    };
-    let retry = advice(Some(held.pool.drain()), 1);
-    Err(Refusal { reason: Reason::Saturated, limit: Some(limit), detail: Detail::None, retry })
-}
-
-fn within_pool_caps(amount: Amount, sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
-    let with_this = held.pool.held(held.members).plus(amount).requests;
-    let drain = held.pool.drain();
-    if let Some(cap) = &rules.pool.max_in_flight {
-        within(cap, with_this, "requests", Reason::PoolRequests, drain)?;
-    }
-    let Some(cap) = &rules.pool.max_in_flight_per_worker else { return Ok(()) };
-    let workers = match sight {
-        Sight::Fresh(view) => view.live_workers,
-        // How many there were last is believed only where nothing better is configured.
-        Sight::Stale(StalePolicy::LocalCaps, Some((view, _))) if rules.pool.max_in_flight.is_none() => {
-            view.live_workers
-        }
-        Sight::Stale(..) => return Ok(()),
-    };
-    let limit = cap.limit.saturating_mul(u64::from(workers));
-    let all_workers = Cap { limit, knob: Arc::clone(&cap.knob) };
-    within(&all_workers, with_this, "requests on all workers", Reason::PoolRequests, drain)
+fn within_pool_caps(amount: Amount, scene: &Scene<'_>) -> Result<(), Refusal> {
+    let with_this = scene.ledger.held(scene.members).plus(amount).requests;
+    let mut caps = scene.caps();
+    caps.try_for_each(|(cap, unit)| within(&cap, with_this, unit, Reason::PoolRequests, (scene.ledger, scene.members)))
 }
 
 fn within_class_caps(classes: &[Arc<Class>], held: Held<'_>) -> Result<(), Refusal> {
     for class in classes {
         if let Some(cap) = &class.max_in_flight {
             let with_this = held.pool.tallied(class.key, held.members).saturating_add(1);
-            within(cap, with_this, "requests", Reason::ClassRequests, held.pool.drain())?;
+            within(cap, with_this, "requests", Reason::ClassRequests, (held.pool, held.members))?;
         }
     }
     Ok(())
@@ -352,8 +332,8 @@ fn at_a_worker(
         Choice::Chosen { first, second } => Ok(Some(Endpoint::of(first, second))),
         Choice::AllAtCap { fewest } => match cap {
             Some(cap) => {
-                let (unit, drain) = ("requests on the freest worker", held.pool.drain());
-                within(cap, fewest.saturating_add(1), unit, Reason::PoolRequests, drain).map(|()| None)
+                let (unit, counted) = ("requests on the freest worker", (held.pool, held.members));
+                within(cap, fewest.saturating_add(1), unit, Reason::PoolRequests, counted).map(|()| None)
             }
             None => Ok(None),
         },
@@ -376,7 +356,7 @@ fn fits_free_blocks(
     let most = kv.total.0.saturating_sub(kept_back.0);
     let refuse = |reason, measured, allowed, retry| {
         let limit = Limit { knob: Arc::clone(&headroom.knob), measured, allowed, unit: "KV blocks" };
-        Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry })
+        Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry, place: None })
     };
     if let Some(Blocks(whole)) = whole
         && whole > most
@@ -390,15 +370,21 @@ fn fits_free_blocks(
     if needed.0.min(most) <= free {
         return Ok(());
     }
-    refuse(Reason::KvBlocks, needed.0, free, advice(Some(held.pool.drain()), 1))
+    refuse(Reason::KvBlocks, needed.0, free, advice(Some((held.pool, held.members)), 1))
 }
 
-fn within(cap: &Cap, with_this: u64, unit: &'static str, reason: Reason, drain: &Drain) -> Result<(), Refusal> {
+fn within(
+    cap: &Cap,
+    with_this: u64,
+    unit: &'static str,
+    reason: Reason,
+    counted: (&Ledger, &Members),
+) -> Result<(), Refusal> {
     if with_this <= cap.limit {
         return Ok(());
     }
-    let retry = advice(Some(drain), with_this.saturating_sub(cap.limit));
-    Err(Refusal { reason, limit: Some(limit(cap, with_this, unit)), detail: Detail::None, retry })
+    let retry = advice(Some(counted), with_this.saturating_sub(cap.limit));
+    Err(Refusal { reason, limit: Some(limit(cap, with_this, unit)), detail: Detail::None, retry, place: None })
 }
 
 fn limit(cap: &Cap, measured: u64, unit: &'static str) -> Limit {
@@ -407,6 +393,7 @@ fn limit(cap: &Cap, measured: u64, unit: &'static str) -> Limit {
 
 /// When so many releases will have come at the pace measured; at once while nothing is measured. What the caller is told
 /// is brought within bounds by [`crate::answer`].
-fn advice(drain: Option<&Drain>, releases: u64) -> Retry {
-    Retry::After(drain.and_then(|drain| drain.time_for(releases)).unwrap_or_default())
+fn advice(counted: Option<(&Ledger, &Members)>, releases: u64) -> Retry {
+    let wait = counted.and_then(|(ledger, members)| ledger.time_to_free(releases, members));
+    Retry::After(wait.unwrap_or_default())
 }

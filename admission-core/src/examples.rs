@@ -2,20 +2,22 @@
 //! happens then.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::control::take_view;
-use crate::decide::{Ask, Rules};
+use crate::decide::Ask;
 use crate::outcome::{Refusal, Retry};
 use crate::policy::{Control, Plugin, Policy, Pool, Route};
+use crate::queue::{Ticket, Waiter};
 use crate::request::Api;
 use crate::store::memory::MemoryStore;
 use crate::terms::{Arrival, Terms};
-use crate::units::{Time, Tokens};
-use crate::vm::{LeaseId, Request, Usage, Vm};
+use crate::units::{Millis, Time, Tokens};
+use crate::vm::{Admission, Joined, LeaseId, Progress, Usage, Vm};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,7 +44,10 @@ struct Step {
     model: Option<String>,
     prompt: u64,
     output: u64,
-    /// `admitted`, or the reason of the refusal.
+    /// Within which the caller wants the first token.
+    deadline: Option<String>,
+    no_queue: bool,
+    /// `admitted`, `waits`, or the reason of the refusal.
     gets: Option<String>,
     in_lane: Option<String>,
     in_pool: Option<String>,
@@ -53,10 +58,23 @@ struct Step {
     retry_after: Option<String>,
     status: Option<u16>,
     endpoint: Option<String>,
-    /// Number of an admitted request, from 1, that ends here.
+    /// In the line, of a refusal by a queue.
+    position: Option<u64>,
+    predicted_wait: Option<String>,
+    /// Number of a request that ends here, from 1: of those that were admitted or waited, in the order of their coming.
     ends: Option<usize>,
     /// Tokens that the worker reported for it.
     used: Option<u64>,
+    /// Numbers of the requests that start here, after their wait, in this order.
+    starts: Vec<usize>,
+    /// Numbers of the requests whose wait ends here in vain.
+    times_out: Vec<usize>,
+}
+
+/// A request that was not refused at once.
+enum Standing {
+    Runs(LeaseId),
+    Waits(Ticket),
 }
 
 struct Runner {
@@ -65,7 +83,7 @@ struct Runner {
     vm: Vm,
     start: Time,
     now: Time,
-    admitted: Vec<LeaseId>,
+    requests: Vec<Standing>,
 }
 
 impl Runner {
@@ -82,21 +100,49 @@ impl Runner {
             let view = json!({"version": 1, "epoch": 1, "generation": 1, "pools": pools}).to_string();
             take_view(&store, &control, view.as_bytes(), start).unwrap();
         }
-        Self { vm: Vm::new(policy.keys.clone()), policy, store, start, now: start, admitted: Vec::new() }
+        Self { vm: Vm::new(policy.keys.clone()), policy, store, start, now: start, requests: Vec::new() }
     }
 
     fn step(&mut self, step: &Step) {
         if let Some(at) = &step.at {
-            let at = humantime::parse_duration(at).unwrap().as_millis();
-            self.now = Time(self.start.0 + u64::try_from(at).unwrap());
+            self.now = Time(self.start.0 + millis(at).0);
         }
         if let Some(number) = step.ends {
             let usage = step.used.map_or(Usage::AsEstimated, |tokens| Usage::Reported(Tokens(tokens)));
-            self.vm.release(&self.store, self.admitted[number - 1], usage, self.now);
+            match self.requests[number - 1] {
+                Standing::Runs(lease) => self.vm.release(&self.store, lease, usage, self.now),
+                Standing::Waits(ticket) => self.vm.leave(&self.store, ticket, self.now),
+            }
         }
+        self.look_at_the_queues(step);
         if step.gets.is_some() || step.in_lane.is_some() || step.in_pool.is_some() || step.mode.is_some() {
             self.request(step);
         }
+    }
+
+    /// Carries the messages to whoever waits, and looks who starts and who has waited long enough.
+    fn look_at_the_queues(&mut self, step: &Step) {
+        let mut progress = self.vm.poll(&self.store, self.now);
+        for wake in self.vm.take_wakes() {
+            let Progress { started, refused } = self.vm.woken(&self.store, &wake.note, self.now);
+            progress.started.extend(started);
+            progress.refused.extend(refused);
+        }
+        let started: Vec<usize> = progress.started.iter().map(|started| self.number_of(started.ticket)).collect();
+        for (number, started) in started.iter().zip(&progress.started) {
+            self.requests[number - 1] = Standing::Runs(started.admission.lease);
+        }
+        let refused: Vec<usize> = progress.refused.iter().map(|(ticket, _)| self.number_of(*ticket)).collect();
+        assert_eq!(
+            (&step.starts, &step.times_out),
+            (&started, &refused),
+            "numbers of those that start, and that time out"
+        );
+    }
+
+    fn number_of(&self, ticket: Ticket) -> usize {
+        let waits = |standing: &Standing| matches!(standing, Standing::Waits(other) if *other == ticket);
+        self.requests.iter().position(waits).expect("a request that waits") + 1
     }
 
     fn request(&mut self, step: &Step) {
@@ -110,6 +156,8 @@ impl Runner {
             body_bytes: None,
             encoded: false,
             spoofed: false,
+            ttft_deadline: step.deadline.as_deref().map(millis),
+            no_queue: step.no_queue,
         };
         let own = step.metadata.clone().map(|own| self.policy.route_of_metadata(own).unwrap());
         let place = arrival.place(step.route_name.as_deref(), step.virtual_host.as_deref());
@@ -128,11 +176,25 @@ impl Runner {
             decided = self.decide(step, &terms, &pool);
         }
         assert_eq!(step.in_pool.as_ref().unwrap_or(&pool.name), &pool.name, "pool");
-        if let Err(refusal) = &decided {
-            self.check_refusal(step, refusal);
-        }
-        let gets = decided.map_or_else(|refusal| refusal.reason.label(), |()| "admitted");
+        let gets = match decided {
+            Ok(Joined::Started(admission)) => self.admitted(step, admission),
+            Ok(Joined::Waiting(ticket)) => {
+                self.requests.push(Standing::Waits(ticket));
+                "waits"
+            }
+            Err(refusal) => {
+                self.check_refusal(step, &refusal);
+                refusal.reason.label()
+            }
+        };
         assert_eq!(step.gets.as_deref().unwrap_or(gets), gets);
+    }
+
+    fn admitted(&mut self, step: &Step, admission: Admission) -> &'static str {
+        self.requests.push(Standing::Runs(admission.lease));
+        let endpoint = admission.endpoint.map(|endpoint| endpoint.header);
+        assert_eq!(step.endpoint.clone().or(endpoint.clone()), endpoint, "endpoint");
+        "admitted"
     }
 
     fn pool<'a>(&'a self, route: &'a Route, model: Option<&str>) -> &'a Arc<Pool> {
@@ -140,20 +202,29 @@ impl Runner {
         route.pool.as_ref().or_else(by_model).expect("no pool serves the model")
     }
 
-    fn decide(&mut self, step: &Step, terms: &Terms, pool: &Pool) -> Result<(), Refusal> {
+    /// Lets a request in, or lets it wait where its lane has a queue.
+    fn decide(&mut self, step: &Step, terms: &Terms, pool: &Arc<Pool>) -> Result<Joined, Refusal> {
         let prompt = Tokens(step.prompt);
         let output_limit = (step.output > 0).then_some(Tokens(step.output));
         let output = output_limit.unwrap_or(pool.expected_output).min(pool.expected_output);
-        let classes = pool.classes_of(step.model.as_deref(), prompt);
-        let lane = terms.lane(&self.policy, step.model.as_deref());
-        let rules = Rules { tenant: &terms.limits, pool, lane, classes: &classes };
-        let ask = Ask { prompt, longest_prompt: prompt, output, output_limit, prompt_read: true };
-        let request = Request { ask, rules, tenant_key: &terms.tenant_key, can_be_steered: true };
-        let admission = self.vm.admit(&self.store, &request, self.now)?;
-        self.admitted.push(admission.lease);
-        let endpoint = admission.endpoint.map(|endpoint| endpoint.header);
-        assert_eq!(step.endpoint.clone().or(endpoint.clone()), endpoint, "endpoint");
-        Ok(())
+        let waiter = Waiter {
+            ask: Ask { prompt, longest_prompt: prompt, output, output_limit, prompt_read: true },
+            limits: Arc::clone(&terms.limits),
+            pool: Arc::clone(pool),
+            classes: pool.classes_of(step.model.as_deref(), prompt),
+            lane: Arc::clone(terms.lane(&self.policy, step.model.as_deref())),
+            lanes: Arc::clone(self.policy.line_up()),
+            tenant_key: Rc::from(&*terms.tenant_key),
+            can_be_steered: true,
+            bytes: 0,
+            deadline: step.deadline.as_deref().map(millis),
+            arrived: self.now,
+        };
+        match self.vm.admit(&self.store, &waiter.request(), self.now) {
+            Ok(admission) => Ok(Joined::Started(admission)),
+            Err(refusal) if step.no_queue => Err(refusal),
+            Err(refusal) => self.vm.enqueue(&self.store, waiter, refusal, self.now),
+        }
     }
 
     fn check_refusal(&self, step: &Step, refusal: &Refusal) {
@@ -162,12 +233,25 @@ impl Runner {
         assert_eq!((step.measured.or(measured), step.allowed.or(allowed)), (measured, allowed), "{refusal}");
         let status = self.policy.reject.status(refusal.reason);
         assert_eq!(step.status.unwrap_or(status), status, "{refusal}");
+        let position = refusal.place.map(|place| place.position);
+        assert_eq!(step.position.or(position), position, "{refusal}");
+        let predicted = refusal.place.and_then(|place| place.wait).map(told);
+        assert_eq!(step.predicted_wait.clone().or(predicted.clone()), predicted, "{refusal}");
         let wait = match refusal.retry {
-            Retry::After(wait) => humantime::format_duration(std::time::Duration::from_millis(wait.0)).to_string(),
+            Retry::After(wait) => told(wait),
             Retry::Never => "never".to_owned(),
         };
         assert_eq!(step.retry_after.as_ref().unwrap_or(&wait), &wait, "{refusal}");
     }
+}
+
+fn millis(text: &str) -> Millis {
+    let duration = humantime::parse_duration(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    Millis(u64::try_from(duration.as_millis()).unwrap())
+}
+
+fn told(time: Millis) -> String {
+    humantime::format_duration(std::time::Duration::from_millis(time.0)).to_string()
 }
 
 /// The blocks marked `example` of one page.

@@ -184,6 +184,34 @@ impl Intake {
         self.ended
     }
 
+    /// Whether it may wait for its turn: its body stays with its caller, or is held as a whole. A part of a body that is too
+    /// long to hold cannot be kept back any longer.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        !self.terms.in_shadow() && !self.arrival.no_queue && (self.wait == Wait::Unread || self.ended)
+    }
+
+    /// Size of its body, as far as it is known.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.arrival.body_bytes.unwrap_or_else(|| self.scanner.bytes())
+    }
+
+    /// Holds a request that waits to the terms of another policy. It goes to the pool of that policy that has the name of its
+    /// own, or to the one that the terms name; `None` when there is neither.
+    pub fn renew(&mut self, terms: Terms, policy: &Policy) -> Option<(Ask, Arc<Pool>)> {
+        let name = self.pool.as_ref().map(|pool| pool.name.as_str());
+        let same = name.and_then(|name| policy.pool(name));
+        let pool = terms.pool.as_ref().or(same).or(policy.only_pool()).cloned()?;
+        self.terms = terms;
+        self.pool = Some(Arc::clone(&pool));
+        let ask = match self.wait {
+            Wait::Unread => estimate::from_size(self.bytes(), self.arrival.api, &pool),
+            Wait::AtHeaders | Wait::BodyHeld => self.whole(&pool),
+        };
+        Some((ask.at_most_what_fits(&self.terms.limits, &pool), pool))
+    }
+
     /// After the next bytes of the body; `end` with the last of them, which may be none.
     ///
     /// A body is also at its end when all the bytes are there that its headers promised: a worker that has them begins,
@@ -328,5 +356,5 @@ fn depends_on_body(pool: &Pool, terms: &Terms, arrival: &Arrival, policy: &Polic
 }
 
 fn refuse(reason: Reason, detail: Detail) -> Refusal {
-    Refusal { reason, limit: None, detail, retry: Retry::Never }
+    Refusal { reason, limit: None, detail, retry: Retry::Never, place: None }
 }

@@ -59,6 +59,12 @@ impl Keys {
         format!("{}/pool/{name}", self.prefix)
     }
 
+    /// The queue of messages to the VM in a slot.
+    #[must_use]
+    pub fn wakes(&self, slot: u16) -> String {
+        format!("{}/wakes/{slot}", self.prefix)
+    }
+
     /// What a configured tenant holds.
     #[must_use]
     pub fn tenant(&self, name: &str) -> String {

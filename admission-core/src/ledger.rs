@@ -12,19 +12,45 @@ use crate::record::{Reader, Record, Sections, Writer};
 use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::view::{Admitted, WorkerKey};
 
+mod bands;
+mod blocked;
+mod drain;
+mod fair;
+mod line;
 mod tally;
+#[cfg(test)]
+mod tests;
+mod victims;
 
+pub use blocked::Blocked;
+pub use drain::Drain;
+pub use fair::FlowKey;
+pub use line::{Backlog, Head, Report};
 pub use tally::{Stamp, TallyKey};
+pub use victims::Evictable;
 
+use bands::Bands;
+use blocked::BlockedHeads;
+use fair::Flows;
+use line::Line;
 use tally::{Marks, Tallies};
+use victims::Victims;
 
 const SECTION_COLUMNS: u8 = 1;
 const SECTION_ADMITTED: u8 = 2;
-const SECTION_DRAIN: u8 = 3;
 const SECTION_SPENT: u8 = 4;
 const SECTION_TALLIES: u8 = 5;
 const SECTION_MARKS: u8 = 6;
-const SECTION_FAIR_TAG: u8 = 7;
+const SECTION_FLOWS: u8 = 8;
+const SECTION_BLOCKED: u8 = 9;
+const SECTION_WAITING: u8 = 10;
+const SECTION_HEADS: u8 = 11;
+const SECTION_FOR_A_CLASS: u8 = 12;
+const SECTION_BANDS: u8 = 13;
+const SECTION_REFUSED_UNDER: u8 = 14;
+const SECTION_EVICTABLE: u8 = 15;
+const SECTION_ASKED: u8 = 16;
+const SECTION_DRAIN: u8 = 17;
 
 /// An amount held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +143,13 @@ pub struct Ledger {
     tokens_spent: Spent,
     tallies: Tallies,
     marks: Marks,
-    fair_tag: u64,
+    flows: Flows,
+    blocked: BlockedHeads,
+    line: Line,
+    bands: Bands,
+    /// The view under which a worker last refused what it was sent.
+    refused_under: Option<Stamp>,
+    victims: Victims,
     unknown: Sections,
 }
 
@@ -126,6 +158,13 @@ impl Ledger {
     #[must_use]
     pub fn held(&self, members: &Members) -> Amount {
         self.live(members).fold(Amount::default(), |sum, column| sum.plus(column.held))
+    }
+
+    /// What live VMs hold for one lane.
+    #[must_use]
+    pub fn held_by(&self, lane: LaneKey, members: &Members) -> Amount {
+        let of_lane = self.live(members).filter(|column| column.lane == lane);
+        of_lane.fold(Amount::default(), |sum, column| sum.plus(column.held))
     }
 
     /// The columns that count.
@@ -139,10 +178,10 @@ impl Ledger {
         self.admitted
     }
 
-    /// How fast what is held comes back.
+    /// How long until so many of the requests in flight have ended; `None` before one has.
     #[must_use]
-    pub fn drain(&self) -> &Drain {
-        &self.drain
+    pub fn time_to_free(&self, requests: u64, members: &Members) -> Option<Millis> {
+        self.drain.time_for(requests, self.held(members).requests)
     }
 
     /// Adds to what a VM holds and counts it as admitted.
@@ -171,10 +210,10 @@ impl Ledger {
         }
     }
 
-    /// Takes back what a request held that has ended, which is what the pace of draining is measured by.
-    pub fn release(&mut self, members: &Members, holder: Holder, lane: LaneKey, amount: Amount, now: Time) {
+    /// Takes back what a request held that has ended after a time, which is what the pace of draining is measured by.
+    pub fn release(&mut self, members: &Members, holder: Holder, lane: LaneKey, amount: Amount, held_for: Millis) {
         self.refund(members, holder, lane, amount);
-        self.drain.note(now);
+        self.drain.note(held_for);
     }
 
     /// Until when the budgets of requests and of tokens are spent.
@@ -235,51 +274,142 @@ impl Ledger {
         self.marks.holding(view, now)
     }
 
-    /// Tokens served by weight: tenants that are served alike have tags that rise alike.
+    /// Where a tenant's next request of a flow starts, by the virtual time of its pool.
     #[must_use]
-    pub fn fair_tag(&self) -> u64 {
-        self.fair_tag
+    pub fn start_tag(&self, flow: FlowKey, virtual_time: u64) -> u64 {
+        self.flows.start(flow, virtual_time)
     }
 
-    /// Moves the fair tag from what a request was charged to what it should be.
-    pub fn weigh(&mut self, weight: u32, charged: Tokens, right: Tokens) {
-        let share = |tokens: Tokens| tokens.0.div_ceil(u64::from(weight.max(1)));
-        self.fair_tag = self.fair_tag.saturating_add(share(right)).saturating_sub(share(charged));
+    /// Where a tenant's last request of a flow has left it; 0 for one that had none.
+    #[must_use]
+    pub fn finish_tag(&self, flow: FlowKey) -> u64 {
+        self.flows.finish(flow)
+    }
+
+    /// Charges a flow of a tenant with a request that starts.
+    pub fn serve_flow(&mut self, flow: FlowKey, virtual_time: u64, weight: u32, cost: Tokens) {
+        self.flows.serve(flow, virtual_time, weight, cost);
+    }
+
+    /// Moves a flow's tag from what a request was charged to what it should have been.
+    pub fn settle_flow(&mut self, flow: FlowKey, weight: u32, charged: Tokens, right: Tokens) {
+        self.flows.settle(flow, weight, charged, right);
+    }
+
+    /// The first of a tenant's waiters in each VM that wait for the tenant's own caps.
+    pub fn blocked<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Blocked)> {
+        self.blocked.iter(members)
+    }
+
+    /// Says which of a tenant's waiters in a VM is the first that waits for the tenant's own caps.
+    pub fn publish_blocked(&mut self, members: &Members, holder: Holder, first: Option<Blocked>) {
+        self.blocked.publish(members, holder, first);
+    }
+
+    /// Nobody waits for the pool.
+    #[must_use]
+    pub fn nobody_waits(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    /// Who waits for the pool, by the lane they came for; a lane may come more than once.
+    pub fn waiting<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (LaneKey, Backlog)> {
+        self.line.waiting(members)
+    }
+
+    /// What waits for one lane of the pool.
+    #[must_use]
+    pub fn backlog(&self, lane: LaneKey, members: &Members) -> Backlog {
+        let of_lane = self.line.waiting(members).filter(|(other, _)| *other == lane);
+        of_lane.fold(Backlog::default(), |sum, (_, backlog)| sum.plus(backlog))
+    }
+
+    /// The first waiters of each VM that wait for nothing but the pool.
+    pub fn heads<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, &'a Head)> {
+        self.line.heads(members)
+    }
+
+    /// VMs in which somebody waits for a class of the pool alone.
+    pub fn waiting_for_a_class<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = Holder> {
+        self.line.for_a_class(members)
+    }
+
+    /// Says who waits in a VM.
+    pub fn publish(&mut self, members: &Members, holder: Holder, report: &Report) {
+        self.line.publish(members, holder, report);
+        let Self { line, bands, .. } = self;
+        bands.forget_idle(|lane| line.waiting(members).any(|(other, backlog)| other == lane && backlog.requests > 0));
+    }
+
+    /// Who waits for the pool in other VMs, by the lane they came for.
+    pub fn waiting_elsewhere<'a>(
+        &'a self,
+        members: &'a Members,
+        here: Holder,
+    ) -> impl Iterator<Item = (LaneKey, Backlog)> {
+        self.line.waiting_elsewhere(members, here)
+    }
+
+    /// The virtual time of a lane.
+    #[must_use]
+    pub fn virtual_time(&self, band: LaneKey) -> u64 {
+        self.bands.virtual_time(band)
+    }
+
+    /// How long until so many more of a lane start, by how fast it has moved while others waited.
+    #[must_use]
+    pub fn time_to_start(&self, lane: LaneKey, count: u64, now: Time) -> Option<Millis> {
+        self.bands.time_for(lane, count, now)
+    }
+
+    /// Notes that a request starts: of which lane, under which band, from which tag. To be called when what waits from now
+    /// on has been published.
+    pub fn note_start(&mut self, members: &Members, lane: LaneKey, band: LaneKey, tag: u64, now: Time) {
+        self.bands.serve(band, tag);
+        let still_waiting = self.backlog(lane, members).requests > 0;
+        self.bands.note_start(lane, still_waiting, now);
+    }
+
+    /// Notes that a worker has refused what it was sent while that view stood.
+    pub fn note_refusal(&mut self, view: Stamp) {
+        self.refused_under = Some(view);
+    }
+
+    /// Whether a worker has refused what it was sent since that view came.
+    #[must_use]
+    pub fn refused_under(&self, view: Stamp) -> bool {
+        self.refused_under == Some(view)
+    }
+
+    /// What each VM could evict.
+    pub fn evictable<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Evictable)> {
+        self.victims.iter(members)
+    }
+
+    /// Says what a VM could evict.
+    pub fn publish_evictable(&mut self, members: &Members, holder: Holder, evictable: &[Evictable]) {
+        self.victims.publish(members, holder, evictable);
+    }
+
+    /// Requests that all VMs have been asked to evict and still hold.
+    #[must_use]
+    pub fn asked_to_evict(&self, members: &Members) -> u64 {
+        self.victims.asked(members)
+    }
+
+    /// Requests that a VM has been asked to evict and still holds.
+    #[must_use]
+    pub fn asked_of(&self, holder: Holder) -> u64 {
+        self.victims.asked_of(holder)
+    }
+
+    /// Sets how many requests a VM is asked to evict.
+    pub fn ask_of(&mut self, members: &Members, holder: Holder, requests: u64) {
+        self.victims.set_asked(members, holder, requests);
     }
 
     fn column(&mut self, holder: Holder, lane: LaneKey) -> Option<&mut Column> {
         self.columns.iter_mut().find(|column| column.holder == holder && column.lane == lane)
-    }
-}
-
-/// Time between releases, as a moving mean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drain {
-    last: Option<Time>,
-    mean_us: u64,
-}
-
-impl Drain {
-    /// A pause longer than this says that nobody came, not that work is slow.
-    const LONGEST_MS: u64 = 30_000;
-    /// One release moves the mean by this part of its distance.
-    const WEIGHT: u64 = 8;
-
-    /// How long until `count` more are released at the measured pace; `None` before two releases.
-    #[must_use]
-    pub fn time_for(&self, count: u64) -> Option<Millis> {
-        (self.mean_us > 0).then(|| Millis(self.mean_us.saturating_mul(count).div_ceil(1_000)))
-    }
-
-    fn note(&mut self, now: Time) {
-        if let Some(last) = self.last {
-            let gap_us = now.since(last).0.min(Self::LONGEST_MS).saturating_mul(1_000).max(1);
-            self.mean_us = match self.mean_us {
-                0 => gap_us,
-                mean => mean.saturating_sub(mean / Self::WEIGHT).saturating_add(gap_us / Self::WEIGHT).max(1),
-            };
-        }
-        self.last = Some(now);
     }
 }
 
@@ -302,11 +432,8 @@ impl Record for Ledger {
                 out.u64(self.admitted.blocks);
             });
         }
-        if let Some(last) = self.drain.last {
-            writer.section(SECTION_DRAIN, |out| {
-                out.u64(last.0);
-                out.u64(self.drain.mean_us);
-            });
+        if self.drain != Drain::default() {
+            writer.section(SECTION_DRAIN, |out| out.u64(self.drain.mean_us));
         }
         if (self.requests_spent, self.tokens_spent) != Default::default() {
             writer.section(SECTION_SPENT, |out| {
@@ -316,9 +443,20 @@ impl Record for Ledger {
         }
         writer.section(SECTION_TALLIES, |out| self.tallies.write(out));
         writer.section(SECTION_MARKS, |out| self.marks.write(out));
-        if self.fair_tag > 0 {
-            writer.section(SECTION_FAIR_TAG, |out| out.u64(self.fair_tag));
+        writer.section(SECTION_FLOWS, |out| self.flows.write(out));
+        writer.section(SECTION_BLOCKED, |out| self.blocked.write(out));
+        writer.section(SECTION_WAITING, |out| self.line.write_waiting(out));
+        writer.section(SECTION_HEADS, |out| self.line.write_heads(out));
+        writer.section(SECTION_FOR_A_CLASS, |out| self.line.write_for_a_class(out));
+        writer.section(SECTION_BANDS, |out| self.bands.write(out));
+        if let Some((epoch, generation)) = self.refused_under {
+            writer.section(SECTION_REFUSED_UNDER, |out| {
+                out.u64(epoch);
+                out.u64(generation);
+            });
         }
+        writer.section(SECTION_EVICTABLE, |out| self.victims.write_evictable(out));
+        writer.section(SECTION_ASKED, |out| self.victims.write_asked(out));
         writer.finish(&self.unknown)
     }
 
@@ -332,13 +470,21 @@ impl Record for Ledger {
                     }
                 }
                 SECTION_ADMITTED => record.admitted = Admitted { requests: reader.u64()?, blocks: reader.u64()? },
-                SECTION_DRAIN => record.drain = Drain { last: Some(Time(reader.u64()?)), mean_us: reader.u64()? },
+                SECTION_DRAIN => record.drain = Drain { mean_us: reader.u64()? },
                 SECTION_SPENT => {
                     (record.requests_spent, record.tokens_spent) = (Spent(reader.u64()?), Spent(reader.u64()?));
                 }
                 SECTION_TALLIES => record.tallies = Tallies::read(&mut reader)?,
                 SECTION_MARKS => record.marks = Marks::read(&mut reader)?,
-                SECTION_FAIR_TAG => record.fair_tag = reader.u64()?,
+                SECTION_FLOWS => record.flows = Flows::read(&mut reader)?,
+                SECTION_BLOCKED => record.blocked = BlockedHeads::read(&mut reader)?,
+                SECTION_WAITING => record.line.read_waiting(&mut reader)?,
+                SECTION_HEADS => record.line.read_heads(&mut reader)?,
+                SECTION_FOR_A_CLASS => record.line.read_for_a_class(&mut reader)?,
+                SECTION_BANDS => record.bands = Bands::read(&mut reader)?,
+                SECTION_REFUSED_UNDER => record.refused_under = Some((reader.u64()?, reader.u64()?)),
+                SECTION_EVICTABLE => record.victims.read_evictable(&mut reader)?,
+                SECTION_ASKED => record.victims.read_asked(&mut reader)?,
                 _ => return Some(false),
             }
             Some(true)
@@ -353,92 +499,4 @@ fn column(reader: &mut Reader<'_>) -> Option<Column> {
         lane: LaneKey(reader.u32()?),
         held: Amount { requests: reader.u64()?, tokens: Tokens(reader.u64()?), blocks: Blocks(reader.u64()?) },
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::members::Member;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    const LANE: LaneKey = LaneKey(7);
-
-    fn amount(requests: u64, tokens: u64) -> Amount {
-        Amount { requests, tokens: Tokens(tokens), blocks: Tokens(tokens).blocks_of(16) }
-    }
-
-    fn two_members() -> (Members, Holder, Holder) {
-        let mut members = Members::default();
-        let (a, b) = (members.join().unwrap(), members.join().unwrap());
-        (members, a, b)
-    }
-
-    #[test]
-    fn release_restores() {
-        let (members, a, b) = two_members();
-        let mut ledger = Ledger::default();
-        ledger.charge(&members, b, LANE, amount(1, 50));
-        let before = ledger.held(&members);
-        ledger.charge(&members, a, LANE, amount(1, 100));
-        ledger.charge(&members, a, LaneKey(8), amount(2, 10));
-        ledger.release(&members, a, LANE, amount(1, 100), Time(5));
-        ledger.release(&members, a, LaneKey(8), amount(2, 10), Time(6));
-        assert_eq!(ledger.held(&members), before);
-    }
-
-    #[test]
-    fn a_dead_epoch_counts_zero_and_its_column_goes_with_the_next_write() {
-        let (mut members, a, b) = two_members();
-        let mut ledger = Ledger::default();
-        ledger.charge(&members, a, LANE, amount(3, 300));
-        ledger.charge(&members, b, LANE, amount(1, 10));
-        members.fence(&[Member { holder: a, heartbeat: 0 }]);
-        assert_eq!(ledger.held(&members), amount(1, 10));
-        ledger.charge(&members, b, LANE, amount(1, 6));
-        assert_eq!(ledger.columns.len(), 1);
-    }
-
-    #[test]
-    fn a_release_under_a_fenced_epoch_takes_from_nobody() {
-        let (mut members, a, b) = two_members();
-        let mut ledger = Ledger::default();
-        ledger.charge(&members, a, LANE, amount(1, 16));
-        ledger.charge(&members, b, LANE, amount(1, 16));
-        members.fence(&[Member { holder: a, heartbeat: 0 }]);
-        let again = members.join().unwrap();
-        assert_eq!(again.slot, a.slot);
-        ledger.charge(&members, again, LANE, amount(1, 16));
-        ledger.release(&members, a, LANE, amount(1, 16), Time(1));
-        assert_eq!(ledger.held(&members), amount(2, 32));
-    }
-
-    #[test]
-    fn survives_its_own_encoding_and_keeps_what_it_does_not_know() {
-        let (members, a, b) = two_members();
-        let mut ledger = Ledger::default();
-        ledger.admit(&members, a, LANE, amount(1, 100));
-        ledger.admit(&members, b, LaneKey(u32::MAX), amount(2, u64::MAX));
-        ledger.release(&members, b, LaneKey(u32::MAX), amount(1, 5), Time(10));
-        ledger.tally(&members, a, TallyKey::class("long"), 1);
-        ledger.mark(WorkerKey::of("10.0.0.1:80"), (1, 2), Time(3));
-        ledger.weigh(4, Tokens(0), Tokens(100));
-        let mut bytes = ledger.encode();
-        assert_eq!(Ledger::decode(&bytes), Some(ledger.clone()));
-        bytes.extend_from_slice(&[77, 2, 0, 0, 0, 1, 2]);
-        assert_eq!(Ledger::decode(&bytes).unwrap().encode(), bytes);
-    }
-
-    #[test]
-    fn drain_follows_the_pace_of_releases() {
-        let mut drain = Drain::default();
-        assert_eq!(drain.time_for(1), None);
-        for step in 0..50 {
-            drain.note(Time(step * 200));
-        }
-        assert_eq!(drain.time_for(3), Some(Millis(600)));
-        drain.note(Time(10_000_000));
-        let after_pause = drain.time_for(1).unwrap();
-        assert!(after_pause < Millis(5_000), "a pause counts as at most 30 s: {after_pause}");
-    }
 }

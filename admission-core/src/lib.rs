@@ -17,6 +17,7 @@ pub mod endpoint;
 pub mod estimate;
 #[cfg(all(test, not(target_family = "wasm")))]
 mod examples;
+pub mod forecast;
 pub mod hash;
 pub mod identity;
 pub mod intake;
@@ -26,6 +27,7 @@ pub mod members;
 pub mod outcome;
 pub mod policy;
 pub mod problem;
+pub mod queue;
 pub mod record;
 pub mod request;
 pub mod route_metadata;

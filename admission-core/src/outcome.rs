@@ -42,13 +42,44 @@ pub enum Reason {
     ClassRequests,
     /// The pool's free KV blocks.
     KvBlocks,
+    /// What the lane's dispatch budget lets it hold.
+    DispatchBudget,
+    /// Others wait for the pool that come first.
+    OthersFirst,
+    /// Others of the same tenant wait for its caps that come first.
+    OwnFirst,
+    /// The lane's queue has no room.
+    QueueFull,
+    /// It would wait longer than its lane or its own deadline allows.
+    WaitTooLong,
+    /// It has waited as long as its lane or its own deadline allows.
+    QueueTimeout,
+    /// It gave way to a request of a higher lane before its answer began.
+    Evicted,
     /// The shared count could not be updated.
     Contention,
 }
 
+/// What a request that cannot start has to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Nothing that passes while it waits.
+    Lasting,
+    /// Its own tenant.
+    Tenant,
+    /// A class of the pool that it belongs to.
+    Class,
+    /// A limit of its own lane.
+    Lane,
+    /// The pool: nobody behind it could start either.
+    Pool,
+    /// Others that come first.
+    Line,
+}
+
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 23] = [
         Self::Malformed,
         Self::UnknownModel,
         Self::Oversize,
@@ -64,6 +95,13 @@ impl Reason {
         Self::PoolRequests,
         Self::ClassRequests,
         Self::KvBlocks,
+        Self::DispatchBudget,
+        Self::OthersFirst,
+        Self::OwnFirst,
+        Self::QueueFull,
+        Self::WaitTooLong,
+        Self::QueueTimeout,
+        Self::Evicted,
         Self::Contention,
     ];
 
@@ -86,6 +124,13 @@ impl Reason {
             Self::PoolRequests => "pool_requests",
             Self::ClassRequests => "class_requests",
             Self::KvBlocks => "kv_blocks",
+            Self::DispatchBudget => "dispatch_budget",
+            Self::OthersFirst => "others_first",
+            Self::OwnFirst => "own_first",
+            Self::QueueFull => "queue_full",
+            Self::WaitTooLong => "wait_too_long",
+            Self::QueueTimeout => "queue_timeout",
+            Self::Evicted => "evicted",
             Self::Contention => "contention",
         }
     }
@@ -101,7 +146,36 @@ impl Reason {
             Self::TenantRequestRate | Self::TenantTokenRate | Self::PoolRequestRate => 429,
             Self::TenantRequests | Self::TenantTokens => 429,
             Self::Saturated | Self::PoolRequests | Self::ClassRequests | Self::KvBlocks => 429,
+            Self::DispatchBudget | Self::OthersFirst | Self::OwnFirst => 429,
+            Self::QueueFull | Self::WaitTooLong | Self::QueueTimeout | Self::Evicted => 429,
             Self::NoWorkers | Self::StaleView | Self::AllBusy | Self::Contention => 503,
+        }
+    }
+
+    /// What a request that waits already has to wait for when it cannot start for this reason.
+    #[must_use]
+    pub const fn obstacle(self) -> Obstacle {
+        match self {
+            Self::TenantRequests | Self::TenantTokens | Self::OwnFirst => Obstacle::Tenant,
+            Self::TenantRequestRate | Self::TenantTokenRate => Obstacle::Tenant,
+            Self::ClassRequests => Obstacle::Class,
+            Self::Saturated | Self::DispatchBudget => Obstacle::Lane,
+            Self::AllBusy | Self::PoolRequests | Self::KvBlocks | Self::NoWorkers => Obstacle::Pool,
+            Self::PoolRequestRate | Self::StaleView | Self::Contention => Obstacle::Pool,
+            Self::OthersFirst => Obstacle::Line,
+            Self::Malformed | Self::UnknownModel | Self::Oversize | Self::Evicted => Obstacle::Lasting,
+            Self::QueueFull | Self::WaitTooLong | Self::QueueTimeout => Obstacle::Lasting,
+        }
+    }
+
+    /// Whether a request that arrives may wait for this to pass. What a rate refuses knows its exact instant and is told
+    /// that; what nobody can see an end of is not waited for.
+    #[must_use]
+    pub const fn may_be_waited_for(self) -> bool {
+        match self {
+            Self::TenantRequestRate | Self::TenantTokenRate | Self::PoolRequestRate => false,
+            Self::NoWorkers | Self::StaleView | Self::Contention => false,
+            _ => !matches!(self.obstacle(), Obstacle::Lasting),
         }
     }
 }
@@ -117,6 +191,17 @@ pub struct Refusal {
     pub detail: Detail,
     /// When to come back.
     pub retry: Retry,
+    /// Where in the queue it would have been, or was.
+    pub place: Option<Place>,
+}
+
+/// A place in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// 1 is the next one to start.
+    pub position: u64,
+    /// How long that is expected to take; `None` while nothing has been measured.
+    pub wait: Option<Millis>,
 }
 
 /// A limit that bound.
@@ -170,6 +255,13 @@ impl fmt::Display for Refusal {
             Reason::PoolRequests => "too many requests in flight in this pool",
             Reason::ClassRequests => "too many requests of this class in flight in this pool",
             Reason::KvBlocks => "too few free KV blocks in this pool",
+            Reason::DispatchBudget => "this pool has no capacity to spare for the request's lane",
+            Reason::OthersFirst => "others wait for this pool that come first",
+            Reason::OwnFirst => "others of this tenant wait that come first",
+            Reason::QueueFull => "the queue of the request's lane is full",
+            Reason::WaitTooLong => "the wait in the queue would be too long",
+            Reason::QueueTimeout => "the wait in the queue was too long",
+            Reason::Evicted => "the request gave way to a more urgent one",
             Reason::Contention => "the admission count could not be updated",
         })?;
         match &self.detail {
@@ -207,6 +299,7 @@ mod tests {
             limit: Some(Limit { knob: "tiers.free.max_in_flight".into(), measured: 5, allowed: 4, unit: "requests" }),
             detail: Detail::None,
             retry: Retry::After(Millis(1_200)),
+            place: None,
         };
         assert_eq!(
             refusal.to_string(),

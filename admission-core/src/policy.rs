@@ -20,10 +20,10 @@ mod route;
 #[cfg(test)]
 mod tests;
 
-use lane::{LaneRule, Lanes, first_rule};
+use lane::{LaneRule, first_rule};
 use route::RouteRule;
 
-pub use lane::{Ceiling, Lane};
+pub use lane::{Aging, BudgetUnit, Ceiling, DispatchBudget, Lane, Lanes, Order, QueueLimits};
 pub use limits::{Cap, Limits};
 pub use pool::{Class, Fallback, Headroom, Pool, Stale};
 pub use route::{Place, Route};
@@ -75,7 +75,7 @@ pub struct Policy {
     pub hold_limit: u64,
     /// What a refusal says.
     pub reject: Reject,
-    lanes: Lanes,
+    lanes: Arc<Lanes>,
     objectives: BTreeMap<String, usize>,
     lane_rules: Vec<LaneRule>,
     pools: Vec<Arc<Pool>>,
@@ -159,8 +159,8 @@ impl Policy {
     }
 
     /// Every pool.
-    pub fn pools(&self) -> impl Iterator<Item = &Pool> {
-        self.pools.iter().map(Arc::as_ref)
+    pub fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.pools.iter()
     }
 
     /// Every tenant with limits of its own.
@@ -224,6 +224,12 @@ impl Policy {
     /// The lane at an index, or the default one, but none above `highest`.
     pub(crate) fn lane_at(&self, index: Option<usize>, highest: usize) -> &Arc<Lane> {
         self.lanes.at(index.unwrap_or(self.lanes.default).max(highest))
+    }
+
+    /// The lanes in their order.
+    #[must_use]
+    pub const fn line_up(&self) -> &Arc<Lanes> {
+        &self.lanes
     }
 
     /// Every lane, highest first.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::Mode;
 use crate::policy::{Lane, Limits, Place, Policy, Pool, Route, RuleSays};
 use crate::request::Api;
+use crate::units::Millis;
 
 /// A request as its headers describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +26,31 @@ pub struct Arrival {
     pub encoded: bool,
     /// It carries headers that only the platform may set, other than a lane asked for.
     pub spoofed: bool,
+    /// How soon its caller wants the first token, see [`Arrival::deadline`].
+    pub ttft_deadline: Option<Millis>,
+    /// It is to be refused rather than to wait in a queue.
+    pub no_queue: bool,
 }
 
 impl Arrival {
+    /// What a header says of how soon the first token is wanted: milliseconds, a fraction of which is left out. `None` for
+    /// anything else, and for less than one.
+    ///
+    /// ```
+    /// use admission_core::terms::Arrival;
+    /// use admission_core::units::Millis;
+    ///
+    /// assert_eq!(Arrival::deadline("1500.5"), Some(Millis(1500)));
+    /// assert_eq!(Arrival::deadline("soon"), None);
+    /// ```
+    #[must_use]
+    pub fn deadline(text: &str) -> Option<Millis> {
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+        let whole = (digits(whole) && digits(fraction)).then(|| whole.parse().ok()).flatten();
+        whole.filter(|millis| *millis > 0).map(Millis)
+    }
+
     /// Where it is, on a route of which the proxy has told names or not.
     #[must_use]
     pub fn place<'a>(&'a self, route_name: Option<&'a str>, virtual_host: Option<&'a str>) -> Place<'a> {

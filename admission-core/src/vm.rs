@@ -2,33 +2,45 @@
 //!
 //! Everything goes through a [`Store`], so the simulation runs this very code with many VMs over one memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::budget::{Rates, Spent, Standing};
-use crate::decide::{Ask, Held, Known, Rules, decide, may_grow};
+use crate::decide::{Ask, Known, Rules, next_in_line};
 use crate::directory::Directory;
 use crate::endpoint::Endpoint;
+use crate::forecast::Promises;
 use crate::keys::Keys;
-use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
+use crate::ledger::{Amount, LaneKey, Ledger, TallyKey};
 use crate::members::{Holder, Members, Observer};
-use crate::outcome::Refusal;
-use crate::policy::{Class, Pool};
+use crate::policy::Pool;
+use crate::queue::Queue;
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time, Tokens};
-use crate::view::{ViewSummary, WorkerKey, Workers};
+use crate::view::{ViewSummary, Workers};
 
+mod admission;
 mod claim;
+mod dispatch;
+mod eviction;
 mod lease;
 #[cfg(test)]
 mod tests;
+mod waiting;
+mod wake;
 
-use claim::{Denied, Granted, contention};
-use lease::{Change, Kind, Lease, Settlement};
+pub use dispatch::{Progress, Started};
+pub use waiting::Joined;
+pub use wake::{Note, Wake};
+
+use lease::{Change, Frees, Kind, Lease, Settlement};
 
 /// Between ticks of one VM.
 pub const TICK: Millis = Millis(100);
+
+/// Between polls of a VM in which somebody waits.
+pub const POLL: Millis = Millis(5);
 
 /// Every root of a VM ticks it; calls that follow each other faster than this are one tick.
 const TICK_AT_LEAST: Millis = Millis(90);
@@ -52,6 +64,10 @@ pub struct Request<'a> {
     pub tenant_key: &'a str,
     /// Its headers can still tell the proxy which worker to take.
     pub can_be_steered: bool,
+    /// Size of its body, as far as it is known.
+    pub bytes: u64,
+    /// Within which the caller wants the first token.
+    pub deadline: Option<Millis>,
 }
 
 /// What a request has cost, once it has ended.
@@ -112,8 +128,11 @@ impl Spending {
     }
 }
 
-/// Of what one VM holds in one record under one lane: all of it, and requests by what they are tallied under.
+/// Of what one VM holds in one record under one lane: all of it, and amounts by what they are tallied under.
 type Sum = (Amount, BTreeMap<TallyKey, u64>);
+
+/// Requests by when they have started.
+type ByStart = BTreeSet<(Time, LeaseId)>;
 
 /// One VM's state; lives as long as the VM, whatever configurations come and go.
 pub struct Vm {
@@ -129,6 +148,22 @@ pub struct Vm {
     unlisted: Directory,
     /// By the name of each list, as last read.
     workers: BTreeMap<Arc<str>, Rc<Workers>>,
+    /// Those that wait here, by the pool's record.
+    queues: BTreeMap<Rc<str>, Queue>,
+    next_ticket: u64,
+    /// Pools' records that do not say yet who waits here.
+    unpublished: BTreeSet<Rc<str>>,
+    /// Tenants' records that do not say yet who waits here for the tenant itself.
+    unblocked: BTreeSet<Rc<str>>,
+    /// The tenant that is asked next whether it still holds all that it may.
+    next_aside: Option<Rc<str>>,
+    promises: BTreeMap<(Rc<str>, LaneKey), Promises>,
+    wakes: Vec<Wake>,
+    /// Requests that may be evicted, by pool and lane, the newest last.
+    evictable: BTreeMap<(Rc<str>, LaneKey), ByStart>,
+    /// Requests that are to be evicted and have not ended yet.
+    evicting: BTreeSet<LeaseId>,
+    evictions: Vec<LeaseId>,
 }
 
 impl Vm {
@@ -147,6 +182,16 @@ impl Vm {
             ticked: None,
             unlisted: Directory::default(),
             workers: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            next_ticket: 0,
+            unpublished: BTreeSet::new(),
+            unblocked: BTreeSet::new(),
+            next_aside: None,
+            promises: BTreeMap::new(),
+            wakes: Vec::new(),
+            evictable: BTreeMap::new(),
+            evicting: BTreeSet::new(),
+            evictions: Vec::new(),
         }
     }
 
@@ -162,154 +207,6 @@ impl Vm {
         &self.members
     }
 
-    /// Decides on a request and, if it may start, charges it to its tenant and its pool.
-    ///
-    /// A refusal leaves nothing behind. The two records are charged one after the other; when the pool turns out to be
-    /// full only then, the tenant gets its share back.
-    ///
-    /// # Errors
-    /// The refusal.
-    pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<Admission, Refusal> {
-        let holder = self.ready(store, now).map_err(|error| contention(&error))?;
-        let Request { ask, rules, tenant_key, can_be_steered } = *request;
-        let view = view_of(store, rules.pool);
-        let workers = view.as_ref().filter(|_| rules.pool.pick_endpoint && can_be_steered);
-        let workers = workers.and_then(|view| self.workers(store, rules.pool, view));
-        let known = Known { view: view.as_ref(), workers: workers.as_deref() };
-        let mut lease = Lease {
-            tenant_key: tenant_key.into(),
-            pool_key: Rc::from(&*rules.pool.key),
-            lane: rules.lane.key,
-            amount: ask.amount(rules.pool.block_size),
-            block_size: rules.pool.block_size,
-            classes: rules.classes.iter().map(|class| class.key).collect(),
-            worker: None,
-            weight: rules.tenant.weight,
-            tenant_rates: Arc::clone(&rules.tenant.rates),
-            pool_rates: Arc::clone(&rules.pool.rates),
-            cost: ask.cost(),
-        };
-        let judge = |held: Held<'_>| decide(&ask, rules, known, held, now);
-        match lease.claim(rules.pool).charge(store, &self.members, holder, judge, now) {
-            Ok(Granted { spent, endpoint }) => {
-                lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
-                let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent };
-                Ok(Admission { lease: self.keep(lease), endpoint, spending })
-            }
-            Err(denied) => {
-                self.undo(store, &denied, &lease, holder, now);
-                Err(denied.refusal)
-            }
-        }
-    }
-
-    /// Sets what a lease holds to what is known now. Where it holds more than it should, the rest is given back; where it
-    /// needs more, that is charged if there is room for it. A lease that has ended is left alone.
-    ///
-    /// # Errors
-    /// There is no room; the lease is as it was.
-    pub fn correct(
-        &mut self,
-        store: &impl Store,
-        id: LeaseId,
-        ask: &Ask,
-        rules: Rules<'_>,
-        now: Time,
-    ) -> Result<(), Refusal> {
-        let Some(lease) = self.leases.get(&id).cloned() else { return Ok(()) };
-        let (before, after) = (lease.amount, ask.amount(lease.block_size));
-        let cost = Cost { tokens: after.tokens, ..lease.cost };
-        let classes: Vec<TallyKey> = rules.classes.iter().map(|class| class.key).collect();
-        let joined = rules.classes.iter().filter(|class| !lease.classes.contains(&class.key));
-        let joined: Vec<Arc<Class>> = joined.cloned().collect();
-        if after.tokens > before.tokens || !joined.is_empty() {
-            let more = Lease {
-                amount: after.minus(before),
-                cost: cost.beyond(lease.cost),
-                classes: joined.iter().map(|class| class.key).collect(),
-                ..lease.clone()
-            };
-            self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?;
-        }
-        let left: Vec<TallyKey> = lease.classes.iter().filter(|key| !classes.contains(key)).copied().collect();
-        if after.tokens < before.tokens || !left.is_empty() {
-            let less = Lease { amount: before.minus(after), classes: left, worker: None, ..lease.clone() };
-            // What growing has charged is paid already; only what was charged too much comes back.
-            let right = Cost { tokens: cost.tokens.min(lease.cost.tokens), ..lease.cost };
-            self.change_both(store, &less, Kind::Refund, right, now);
-        }
-        if let Some(lease) = self.leases.get_mut(&id) {
-            (lease.amount, lease.cost, lease.classes) = (after, cost, classes);
-        }
-        Ok(())
-    }
-
-    /// Charges what a lease needs beyond what it holds.
-    fn grow(
-        &mut self,
-        store: &impl Store,
-        more: &Lease,
-        whole: Amount,
-        rules: Rules<'_>,
-        now: Time,
-    ) -> Result<(), Refusal> {
-        let holder = self.ready(store, now).map_err(|error| contention(&error))?;
-        let view = view_of(store, rules.pool);
-        let known = Known { view: view.as_ref(), workers: None };
-        let judge = |held: Held<'_>| may_grow(more.amount, whole.blocks, rules, known, held, now).map(|()| None);
-        let granted = more.claim(rules.pool).charge(store, &self.members, holder, judge, now);
-        granted.map(|_| ()).map_err(|denied| {
-            self.undo(store, &denied, more, holder, now);
-            denied.refusal
-        })
-    }
-
-    fn undo(&mut self, store: &impl Store, denied: &Denied, lease: &Lease, holder: Holder, now: Time) {
-        if denied.tenant_charged {
-            let Lease { tenant_key: key, lane, amount, tenant_rates, weight, cost, .. } = lease.clone();
-            let budget = Some(Settlement::between(&tenant_rates, Some(weight), cost, Cost::default()));
-            let tallies = Vec::new();
-            self.change(store, Change { key, holder, lane, amount, tallies, kind: Kind::Refund, budget }, now);
-        }
-    }
-
-    /// Gives back what a lease holds and settles its budgets, once; a second call does nothing.
-    pub fn release(&mut self, store: &impl Store, id: LeaseId, usage: Usage, now: Time) {
-        let Some(lease) = self.leases.remove(&id) else { return };
-        let cost = match usage {
-            Usage::AsEstimated => lease.cost,
-            Usage::Reported(tokens) => Cost { tokens, ..lease.cost },
-            Usage::Nothing => Cost { tokens: Tokens(0), ..lease.cost },
-            Usage::Refused => Cost::default(),
-        };
-        self.change_both(store, &lease, Kind::Release, cost, now);
-    }
-
-    /// Notes that a worker has refused what it was sent: it counts as busy until the next view, or for a second. One
-    /// that the view does not call free is left as it is; so is the record when others are faster, since the next refusal
-    /// says it again.
-    pub fn mark(&mut self, store: &impl Store, pool: &Pool, address: &str, now: Time) {
-        let Some(view) = view_of(store, pool) else { return };
-        if self.workers(store, pool, &view).is_some_and(|workers| workers.is_free(address)) {
-            let marked = store::update(store, &pool.key, |ledger: &mut Ledger| {
-                ledger.mark(WorkerKey::of(address), view.stamp(), now);
-                Ok::<(), std::convert::Infallible>(())
-            });
-            drop(marked);
-        }
-    }
-
-    /// The pool's workers as that view lists them, or a later one of the same sidecar, whose summary is about to follow.
-    fn workers(&mut self, store: &impl Store, pool: &Pool, view: &ViewSummary) -> Option<Rc<Workers>> {
-        let current = self.workers.get(&pool.workers_key).filter(|workers| workers.stamp() == view.stamp());
-        if current.is_none() {
-            let read = Workers::decode(&store.read(&pool.workers_key).0?)?;
-            self.workers.insert(Arc::clone(&pool.workers_key), Rc::new(read));
-        }
-        let usable = |workers: &&Rc<Workers>| workers.epoch == view.epoch && workers.generation >= view.generation;
-        self.workers.get(&pool.workers_key).filter(usable).cloned()
-    }
-
     /// Says that this VM lives, declares dead who has been silent too long, and tries again what others were faster at.
     ///
     /// # Errors
@@ -323,6 +220,8 @@ impl Vm {
         for change in std::mem::take(&mut self.pending) {
             self.change(store, change, now);
         }
+        self.publish_the_rest(store);
+        self.evict_as_asked(store);
         observed
     }
 
@@ -400,35 +299,21 @@ impl Vm {
             for key in [&lease.tenant_key, &lease.pool_key] {
                 let (sum, tallies) = sums.entry((Rc::clone(key), lease.lane)).or_default();
                 *sum = sum.plus(lease.amount);
-                for key in lease.tallied_in(key) {
-                    let requests = tallies.entry(key).or_default();
-                    *requests = requests.saturating_add(1);
+                for (key, amount) in lease.tallied_in(key) {
+                    let tallied = tallies.entry(key).or_default();
+                    *tallied = tallied.saturating_add(amount);
                 }
             }
         }
         for ((key, lane), (amount, tallies)) in sums {
-            let (tallies, kind) = (tallies.into_iter().collect(), Kind::Recharge);
-            self.change(store, Change { key, holder, lane, amount, tallies, kind, budget: None }, now);
+            let (tallies, kind, frees) = (tallies.into_iter().collect(), Kind::Recharge, Frees::Nothing);
+            self.change(
+                store,
+                Change { key, holder, lane, amount, tallies, kind, budget: None, frees, evicted: None },
+                now,
+            );
         }
-    }
-
-    fn keep(&mut self, lease: Lease) -> LeaseId {
-        let id = LeaseId(self.next_lease);
-        self.next_lease = self.next_lease.wrapping_add(1);
-        self.leases.insert(id, lease);
-        id
-    }
-
-    /// Takes what a lease says from both records, and sets what it has cost to `cost`.
-    fn change_both(&mut self, store: &impl Store, lease: &Lease, kind: Kind, cost: Cost, now: Time) {
-        let (Some(holder), amount, lane) = (self.holder, lease.amount, lease.lane) else { return };
-        // The pool first: what it frees is what others wait for.
-        let pool = (&lease.pool_key, &lease.pool_rates, None);
-        for (key, rates, weight) in [pool, (&lease.tenant_key, &lease.tenant_rates, Some(lease.weight))] {
-            let budget = Some(Settlement::between(rates, weight, lease.cost, cost));
-            let tallies = lease.tallied_in(key).map(|key| (key, 1)).collect();
-            self.change(store, Change { key: Rc::clone(key), holder, lane, amount, tallies, kind, budget }, now);
-        }
+        self.say_again(store);
     }
 
     /// Applies a change now, or keeps it for the next tick. Changes to one record stay in order, so that nothing is
@@ -440,31 +325,61 @@ impl Vm {
         }
     }
 
-    fn apply(&self, store: &impl Store, change: &Change, now: Time) -> Result<(), StoreError> {
-        let Change { key, holder, lane, amount, tallies, kind, budget } = change;
+    fn apply(&mut self, store: &impl Store, change: &Change, now: Time) -> Result<(), StoreError> {
+        let Change { key, holder, lane, amount, tallies, kind, budget, evicted, .. } = change;
         let members = &self.members;
-        store::update(store, key, |ledger: &mut Ledger| {
+        let after = store::update(store, key, |ledger: &mut Ledger| {
             match kind {
-                Kind::Release => ledger.release(members, *holder, *lane, *amount, now),
+                Kind::Release(held_for) => ledger.release(members, *holder, *lane, *amount, *held_for),
                 Kind::Refund => ledger.refund(members, *holder, *lane, *amount),
                 Kind::Recharge => ledger.charge(members, *holder, *lane, *amount),
             }
-            for (tally, requests) in tallies {
+            for (tally, amount) in tallies {
                 match kind {
-                    Kind::Release | Kind::Refund => ledger.untally(members, *holder, *tally, *requests),
-                    Kind::Recharge => ledger.tally(members, *holder, *tally, *requests),
+                    Kind::Release(_) | Kind::Refund => ledger.untally(members, *holder, *tally, *amount),
+                    Kind::Recharge => ledger.tally(members, *holder, *tally, *amount),
                 }
             }
-            if let Some(Settlement { rates, weight, spend, give_back }) = budget {
+            if let Some(Settlement { rates, flow, spend, give_back }) = budget {
                 ledger.spend(rates, *spend, now);
                 ledger.give_back(rates, *give_back);
-                if let Some(weight) = weight {
-                    ledger.weigh(*weight, give_back.tokens, spend.tokens);
+                if let Some((flow, weight)) = flow {
+                    ledger.settle_flow(*flow, *weight, give_back.tokens, spend.tokens);
                 }
             }
-            Ok::<(), std::convert::Infallible>(())
-        })
-        .map(|_| ())
+            if let Some(evicted) = evicted {
+                evicted.apply(ledger, members, *holder);
+            }
+            let somebody_waits = !ledger.nobody_waits() || ledger.blocked(members).next().is_some();
+            Ok::<_, std::convert::Infallible>(somebody_waits.then(|| ledger.clone()))
+        })?;
+        if let Ok(Some(ledger)) = after {
+            self.wake_for(store, change, &ledger, now);
+        }
+        Ok(())
+    }
+
+    /// Wakes the VM of the one waiter that may start with what has been freed; it passes on what it leaves.
+    fn wake_for(&mut self, store: &impl Store, change: &Change, ledger: &Ledger, now: Time) {
+        let (members, key) = (&self.members, &change.key);
+        match &change.frees {
+            Frees::Nothing => {}
+            Frees::Pool(pool, lanes) => {
+                let view = view_of(store, pool);
+                let known = Known { view: view.as_ref(), workers: None };
+                let next = next_in_line(pool, lanes, known, (ledger, members), None, now);
+                let frees_a_class = !change.tallies.is_empty();
+                let for_a_class = ledger.waiting_for_a_class(members).filter(|_| frees_a_class);
+                let woken: BTreeSet<Holder> = next.into_iter().chain(for_a_class).collect();
+                self.wakes.extend(woken.into_iter().map(|holder| Wake::start(holder.slot, key)));
+            }
+            Frees::Tenant(lanes) => {
+                let first = ledger
+                    .blocked(members)
+                    .min_by_key(|(holder, first)| (lanes.position_of(first.band), first.urgency, holder.slot));
+                self.wakes.extend(first.map(|(holder, _)| Wake::start(holder.slot, key)));
+            }
+        }
     }
 }
 

@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 /// Longest time Envoy is given to compile the module and open its listeners.
 const START_DEADLINE: Duration = Duration::from_secs(90);
+
+/// Linux counts CPU time in hundredths of a second wherever programs can see it.
+const MILLIS_PER_TICK: u64 = 10;
 
 /// How to start Envoy.
 #[derive(Clone, Debug)]
@@ -129,6 +132,21 @@ impl Envoy {
     /// When the admin interface does not answer.
     pub async fn prometheus(&self) -> Result<String> {
         self.admin("/stats/prometheus").await
+    }
+
+    /// CPU time that the process has used so far, in user and system mode.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let id = self.child.id().context("Envoy has gone")?;
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).context("cannot read Envoy's CPU time")?;
+        // The name of the program stands second, in brackets, and may hold anything.
+        let (_, fields) = stat.rsplit_once(')').context("no CPU time")?;
+        let ticks: Vec<u64> =
+            fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse().ok()).collect();
+        ensure!(ticks.len() == 2, "no CPU time in {stat}");
+        Ok(Duration::from_millis(ticks.iter().sum::<u64>() * MILLIS_PER_TICK))
     }
 
     /// All of the log so far.

@@ -1,11 +1,13 @@
-//! An open-loop load client that measures time to first token.
+//! A load client that measures time to first token.
 //!
-//! Requests leave at instants fixed in advance, whether or not earlier ones have been answered: a system that slows
+//! Its requests leave at instants fixed in advance, whether or not earlier ones have been answered: a system that slows
 //! down is not given less to do. TTFT counts from the scheduled instant. A client that is starved itself would blame the
 //! system under test, so every sample knows by how much the client was late, and one that was too late is not used.
+//!
+//! [`saturate`] sends the same requests in the same order, each as soon as there is a place for it.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -16,20 +18,25 @@ mod exchange;
 mod report;
 mod schedule;
 mod sse;
-mod watch;
 
-pub use report::{Report, TenantReport};
+pub use report::{FlowReport, Report};
 
-use exchange::{Caller, Record};
+use exchange::Caller;
 use schedule::Shot;
-use watch::Watch;
+
+use crate::watch::Watch;
+
+/// Between two looks at how late the client is.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What is sent. The same plan sends the same requests at the same instants.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Decides arrivals and prompts.
     pub seed: u64,
-    /// From the first possible arrival to the last; also the time over which goodput is taken.
+    /// At the beginning; sent like the rest and left out of TTFT and goodput.
+    pub warm_up: Duration,
+    /// From the first possible arrival to the last, the warm-up included.
     pub duration: Duration,
     /// How long after `duration` answers are waited for.
     pub drain: Duration,
@@ -37,15 +44,17 @@ pub struct Plan {
     pub max_requests: usize,
     /// Model that requests name.
     pub model: String,
-    /// Who sends.
-    pub tenants: Vec<Tenant>,
+    /// What kinds of requests there are.
+    pub flows: Vec<Flow>,
 }
 
-/// One tenant's part of a plan.
+/// Requests of one kind.
 #[derive(Clone, Debug)]
-pub struct Tenant {
-    /// Sent as `x-tenant-id`.
+pub struct Flow {
+    /// What the report calls it.
     pub name: String,
+    /// Who sends them, in turn; sent as `x-tenant-id`.
+    pub tenants: Vec<String>,
     /// Mean arrivals per second, with exponential gaps.
     pub rate_per_s: f64,
     /// Bytes of a prompt, every size in the range equally likely.
@@ -54,6 +63,8 @@ pub struct Tenant {
     pub max_tokens: u32,
     /// Header and value by which a lane is asked for.
     pub lane: Option<(String, String)>,
+    /// Longest time to the first token after which an answer is still worth something; without one every answer is.
+    pub in_time: Option<Duration>,
 }
 
 /// Sends a plan to `url`, the address of a chat completions endpoint, and waits for the answers. Refusals are counted,
@@ -62,35 +73,73 @@ pub struct Tenant {
 /// # Errors
 /// When the plan cannot be sent at all; an answer that goes wrong is counted.
 pub async fn run(url: &str, plan: &Plan) -> Result<Report> {
-    ensure!(plan.duration > Duration::ZERO, "the plan lasts no time");
-    for tenant in &plan.tenants {
-        let rate = tenant.rate_per_s;
-        ensure!(rate.is_finite() && rate > 0.0, "{}: {rate} arrivals per second are no rate", tenant.name);
-        ensure!(!tenant.prompt_bytes.is_empty(), "{}: no size of prompt is in the range", tenant.name);
+    let (caller, _watch) = prepare(url, plan)?;
+    let mut tasks = JoinSet::new();
+    for shot in schedule::shots(plan) {
+        let flow = flow(plan, &shot)?;
+        let caller = Arc::clone(&caller);
+        tasks.spawn(async move {
+            tokio::time::sleep_until(caller.start + shot.at).await;
+            caller.call(&flow, &shot).await
+        });
     }
-    let shots = schedule::shots(plan);
+    Ok(report::report(plan, &tasks.join_all().await))
+}
+
+/// Sends the requests of a plan in their order but not at their instants: so many are under way all the time, until its
+/// duration has passed. Their TTFT counts from when each was sent.
+///
+/// # Errors
+/// Those of [`run`].
+pub async fn saturate(url: &str, plan: &Plan, at_once: usize) -> Result<Report> {
+    let (caller, _watch) = prepare(url, plan)?;
+    let shots = Mutex::new(schedule::shots(plan).into_iter());
+    let next = Arc::new(move || shots.lock().unwrap_or_else(PoisonError::into_inner).next());
+    let mut tasks = JoinSet::new();
+    for _ in 0..at_once {
+        let (caller, next, plan) = (Arc::clone(&caller), Arc::clone(&next), plan.clone());
+        tasks.spawn(async move {
+            let mut records = Vec::new();
+            while Instant::now() < caller.window.end
+                && let Some(shot) = next()
+            {
+                let shot = Shot { at: caller.start.elapsed(), ..shot };
+                records.push(caller.call(&flow(&plan, &shot)?, &shot).await);
+            }
+            Ok::<_, anyhow::Error>(records)
+        });
+    }
+    let mut records = Vec::new();
+    for of_one in tasks.join_all().await {
+        records.extend(of_one?);
+    }
+    ensure!(next().is_some(), "the plan has too few requests to keep {at_once} under way");
+    Ok(report::report(plan, &records))
+}
+
+fn prepare(url: &str, plan: &Plan) -> Result<(Arc<Caller>, Watch)> {
+    ensure!(plan.duration > plan.warm_up, "the plan lasts no time");
+    for flow in &plan.flows {
+        let rate = flow.rate_per_s;
+        ensure!(rate.is_finite() && rate > 0.0, "{}: {rate} arrivals per second are no rate", flow.name);
+        ensure!(!flow.prompt_bytes.is_empty(), "{}: no size of prompt is in the range", flow.name);
+        ensure!(!flow.tenants.is_empty(), "{}: nobody sends it", flow.name);
+    }
     let client = reqwest::Client::builder().no_proxy().build().context("cannot make an HTTP client")?;
-    let watch = Watch::start();
+    let watch = Watch::start(LOOK, report::TOLERATED_LAG);
     let start = Instant::now();
-    let caller = Arc::new(Caller {
+    let caller = Caller {
         client,
         url: url.to_owned(),
         model: plan.model.clone(),
         start,
-        window_end: start + plan.duration,
+        window: start + plan.warm_up..start + plan.duration,
         cut_off: start + plan.duration + plan.drain,
         lag: watch.reading(),
-    });
-    let mut tasks = JoinSet::new();
-    for shot in shots {
-        let tenant = plan.tenants.get(shot.tenant).context("a shot of no tenant")?.clone();
-        tasks.spawn(fire(Arc::clone(&caller), tenant, shot));
-    }
-    let records = tasks.join_all().await;
-    Ok(report::report(plan, &records))
+    };
+    Ok((Arc::new(caller), watch))
 }
 
-async fn fire(caller: Arc<Caller>, tenant: Tenant, shot: Shot) -> Record {
-    tokio::time::sleep_until(caller.start + shot.at).await;
-    caller.call(&tenant, &shot).await
+fn flow(plan: &Plan, shot: &Shot) -> Result<Flow> {
+    plan.flows.get(shot.flow).cloned().context("a shot of no flow")
 }

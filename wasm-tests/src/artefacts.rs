@@ -20,6 +20,13 @@ pub fn envoy() -> PathBuf {
     existing("tools/envoy")
 }
 
+/// Python with the packages of `cargo xtask tools`.
+#[must_use]
+pub fn python() -> PathBuf {
+    // Not resolved: a virtual environment is known by the path of its Python.
+    existing("tools/venv/bin").join("python")
+}
+
 fn existing(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target").join(name);
     match path.canonicalize() {

@@ -59,6 +59,8 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         body_bytes: None,
         encoded: false,
         spoofed: false,
+        ttft_deadline: None,
+        no_queue: false,
     };
     let terms = Terms::of(policy, &arrival, &Route::default());
     let mut intake = Intake::new(arrival, terms, policy);
@@ -68,9 +70,10 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         other => panic!("{other:?}"),
     };
     let (lane, classes) = (intake.lane(policy), intake.classes(&pool, &ask));
-    let rules = Rules { tenant: policy.limits("acme"), pool: &pool, lane, classes: &classes };
+    let lanes = policy.line_up();
+    let rules = Rules { tenant: policy.limits("acme"), pool: &pool, lane, lanes, classes: &classes };
     let tenant_key = &policy.tenant_key("acme");
-    let request = Request { ask, rules, tenant_key, can_be_steered: true };
+    let request = Request { ask, rules, tenant_key, can_be_steered: true, bytes: 0, deadline: None };
     vm.admit(memory, &request, Time(u64::from(u32::MAX) * 5))
         .map(|admission| admission.lease)
         .map_err(|refusal| refusal.reason)

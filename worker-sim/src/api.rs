@@ -1,5 +1,6 @@
 //! The HTTP face of a worker.
 
+mod message;
 mod refusal;
 mod reply;
 mod request;
@@ -20,6 +21,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::arrivals::Arrivals;
 use crate::hub::Hub;
 use crate::page;
 use crate::stats::{Door, Seat};
@@ -51,7 +53,7 @@ impl App {
     pub(crate) fn new(config: Config) -> Self {
         Self {
             hub: Arc::new(Hub::new(&config)),
-            door: Arc::default(),
+            door: Arc::new(Door::new()),
             faults: Mutex::new(config.faults.iter().copied().collect()),
             next_reply: AtomicU64::new(0),
             started: wall_seconds(),
@@ -75,6 +77,14 @@ impl App {
         stats
     }
 
+    pub(crate) fn arrivals(&self) -> Arrivals {
+        self.door.log.read()
+    }
+
+    pub(crate) fn forget_arrivals(&self) {
+        self.door.log.forget();
+    }
+
     fn has(&self, fault: Fault) -> bool {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).contains(&fault)
     }
@@ -82,7 +92,8 @@ impl App {
     fn envelope(&self, api: Api) -> Envelope {
         let number = self.next_reply.fetch_add(1, Ordering::Relaxed);
         let prefix = match api {
-            Api::Chat => "chatcmpl",
+            // vLLM makes a chat of a message and keeps its name.
+            Api::Chat | Api::Messages => "chatcmpl",
             Api::Completions => "cmpl",
         };
         let (id, created) = (format!("{prefix}-{number:016x}"), wall_seconds() as u64);
@@ -94,10 +105,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(|app, request| infer(app, request, Api::Chat)))
         .route("/v1/completions", post(|app, request| infer(app, request, Api::Completions)))
+        .route("/v1/messages", post(|app, request| infer(app, request, Api::Messages)))
         .route("/v1/models", get(models))
         .route("/health", get(|| async {}))
         .route("/metrics", get(metrics))
         .route("/sim/stats", get(|State(app): State<Arc<App>>| async move { Json(app.stats()) }))
+        .route("/sim/arrivals", get(arrivals).delete(forget_arrivals))
         .route("/sim/faults", post(faults))
         .with_state(app)
 }
@@ -107,17 +120,17 @@ async fn infer(State(app): State<Arc<App>>, request: Request, api: Api) -> Respo
     app.door.receive(&head.headers);
     let body = match to_bytes(body, BODY_LIMIT).await {
         Ok(body) => body,
-        Err(error) => return Refusal::Malformed(error.to_string()).into_response(),
+        Err(error) => return Refusal::Malformed(error.to_string()).answer(api),
     };
     // From here on the request is inside; dropping the handler, as a lost connection does, takes it out again.
-    let seat = app.door.enter(&body);
+    let seat = app.door.enter(&head.headers, &body);
     if app.has(Fault::Hang) {
         let _swallowed = seat.swallow();
         pending::<()>().await;
     }
     match answer(&app, api, &body, seat).await {
         Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
+        Err(refusal) => refusal.answer(api),
     }
 }
 
@@ -132,7 +145,7 @@ async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Respons
     let mut ticket = app.hub.submit(&job.wishes).map_err(Refusal::NeverFits)?;
     let envelope = app.envelope(api);
     if job.stream {
-        return Ok(stream::respond(envelope, &job, ticket, seat));
+        return Ok(stream::respond(envelope, job, ticket, seat));
     }
     while ticket.next().await.is_some() {}
     let body = envelope.plain(&job);
@@ -164,6 +177,14 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
         Body::from(page::render(&app.config, app.started, &app.hub.snapshots()))
     };
     ([(CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page).into_response()
+}
+
+async fn arrivals(State(app): State<Arc<App>>) -> Json<Arrivals> {
+    Json(app.arrivals())
+}
+
+async fn forget_arrivals(State(app): State<Arc<App>>) {
+    app.forget_arrivals();
 }
 
 async fn faults(State(app): State<Arc<App>>, body: Bytes) -> Response {

@@ -1,6 +1,6 @@
 //! A GPU inference worker without a GPU.
 //!
-//! The worker answers the OpenAI API as vLLM does: it batches sequences continuously, computes prompts in chunks,
+//! The worker answers the OpenAI and Anthropic APIs as vLLM does: it batches sequences continuously, computes prompts in chunks,
 //! hands out KV blocks, preempts when they run out, and publishes vLLM's metrics page. Only the tokens are made up,
 //! and time passes by a formula ([`StepCost`]).
 //!
@@ -18,6 +18,7 @@
 pub mod engine;
 
 mod api;
+mod arrivals;
 mod config;
 mod cost;
 mod histogram;
@@ -26,6 +27,7 @@ mod page;
 mod server;
 mod stats;
 
+pub use arrivals::{Arrival, Arrivals};
 pub use config::{Config, ConfigError, Fault};
 pub use cost::StepCost;
 pub use server::{StartError, Worker};

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::api::{App, router};
-use crate::{Config, ConfigError, Fault, Stats};
+use crate::{Arrivals, Config, ConfigError, Fault, Stats};
 
 /// Rest after a failed accept, so that a lack of descriptors does not keep a core busy.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -102,6 +102,16 @@ impl Worker {
     /// What it has seen and does; the same as `GET /sim/stats`.
     pub fn stats(&self) -> Stats {
         self.app.stats()
+    }
+
+    /// The latest requests in the order in which they came; the same as `GET /sim/arrivals`.
+    pub fn arrivals(&self) -> Arrivals {
+        self.app.arrivals()
+    }
+
+    /// Begins the list of arrivals anew; the same as `DELETE /sim/arrivals`.
+    pub fn forget_arrivals(&self) {
+        self.app.forget_arrivals();
     }
 
     /// Replaces its faults, for requests that come from now on; the same as `POST /sim/faults`.

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
+use crate::arrivals::{Log, Number};
+
 /// What a worker has seen and does, over all its engines: the body of `GET /sim/stats`.
 ///
 /// Requests are HTTP requests to an inference path; sequences are what engines run, one for each prompt and choice.
@@ -38,16 +40,18 @@ pub struct Stats {
     pub last_body: String,
 }
 
-/// Counts requests as they come and go.
-#[derive(Debug, Default)]
+/// Counts requests as they come and go, and writes down their order.
+#[derive(Debug)]
 pub(crate) struct Door {
     seen: Mutex<Stats>,
+    pub(crate) log: Log,
 }
 
 /// A request inside the server, until dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
     door: Arc<Door>,
+    number: Number,
 }
 
 /// A request that is never answered; counts as aborted when its client gives up.
@@ -57,6 +61,10 @@ pub(crate) struct Swallowed {
 }
 
 impl Door {
+    pub(crate) fn new() -> Self {
+        Self { seen: Mutex::default(), log: Log::new() }
+    }
+
     pub(crate) fn receive(&self, headers: &HeaderMap) {
         let mut last_headers: BTreeMap<String, String> = BTreeMap::new();
         for (name, value) in headers {
@@ -72,14 +80,15 @@ impl Door {
         seen.last_headers = last_headers;
     }
 
-    pub(crate) fn enter(self: &Arc<Self>, body: &[u8]) -> Seat {
+    pub(crate) fn enter(self: &Arc<Self>, headers: &HeaderMap, body: &[u8]) -> Seat {
         let last_body = String::from_utf8_lossy(body).into_owned();
         let mut seen = self.lock();
+        let number = self.log.came(headers);
         seen.last_body = last_body;
         seen.requests += 1;
         seen.in_server += 1;
         seen.peak_in_server = seen.peak_in_server.max(seen.in_server);
-        Seat { door: Arc::clone(self) }
+        Seat { door: Arc::clone(self), number }
     }
 
     /// What was counted here; the engines' part is zero.
@@ -100,7 +109,9 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.door.lock().in_server -= 1;
+        let mut seen = self.door.lock();
+        seen.in_server -= 1;
+        self.door.log.left(self.number);
     }
 }
 

@@ -180,3 +180,52 @@ async fn bad_settings_do_not_start() {
     let refused = Worker::start(Config { block_size: 0, ..fast() }).await;
     assert!(matches!(refused, Err(StartError::Config(error)) if error.flag == "--block-size"));
 }
+
+#[tokio::test]
+async fn a_message_is_plain_or_streams_in_the_sequence_of_vllm() {
+    let worker = Worker::start(fast()).await.unwrap();
+    let plain = post(&worker, "/v1/messages", &chat(&json!({"max_tokens": 2}))).await.json::<Value>().await.unwrap();
+    let expected = json!({
+        "id": "chatcmpl-0000000000000000", "type": "message", "role": "assistant", "model": "tiny",
+        "content": [{"type": "text", "text": " the slow"}], "stop_reason": "max_tokens",
+        "usage": {"input_tokens": 6, "output_tokens": 2},
+    });
+    assert_eq!(plain, expected);
+    let stream = post(&worker, "/v1/messages", &chat(&json!({"max_tokens": 2, "stream": true}))).await;
+    let text = stream.text().await.unwrap();
+    let events: Vec<(&str, Value)> = text.split_terminator("\n\n").map(named_event).collect();
+    let begun = json!({
+        "id": "chatcmpl-0000000000000001", "content": [], "model": "tiny", "stop_reason": null, "stop_sequence": null,
+        "usage": {"input_tokens": 6, "output_tokens": 0},
+    });
+    let token = |text| json!({"index": 0, "delta": {"type": "text_delta", "text": text}});
+    let stopped = json!({"delta": {"stop_reason": "max_tokens"}, "usage": {"input_tokens": 6, "output_tokens": 2}});
+    let expected = [
+        ("message_start", json!({"message": begun})),
+        ("content_block_start", json!({"index": 0, "content_block": {"type": "text", "text": ""}})),
+        ("content_block_delta", token(" the")),
+        ("content_block_delta", token(" slow")),
+        ("content_block_stop", json!({"index": 0})),
+        ("message_delta", stopped),
+        ("message_stop", json!({})),
+    ];
+    assert_eq!(events, expected);
+    assert_eq!(worker.stats().in_server, 0);
+}
+
+/// An event's name and payload, which must name itself likewise.
+fn named_event(event: &str) -> (&str, Value) {
+    let (name, data) = event.split_once("\ndata: ").unwrap();
+    let (name, mut data) = (name.strip_prefix("event: ").unwrap(), serde_json::from_str::<Value>(data).unwrap());
+    assert_eq!(data.as_object_mut().unwrap().remove("type").unwrap(), name);
+    (name, data)
+}
+
+#[tokio::test]
+async fn refusals_of_messages_have_their_own_shape() {
+    let worker = Worker::start(fast()).await.unwrap();
+    let response = post(&worker, "/v1/messages", &chat(&json!({"model": "other", "max_tokens": 1}))).await;
+    assert_eq!(response.status(), 404);
+    let error = json!({"type": "NotFoundError", "message": "The model `other` does not exist."});
+    assert_eq!(response.json::<Value>().await.unwrap(), json!({"type": "error", "error": error}));
+}

@@ -8,7 +8,7 @@ use common::{chat, fast, get_text, post, slow, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use worker_sim::{Config, Fault, Stats, Worker};
+use worker_sim::{Arrivals, Config, Fault, Stats, Worker};
 
 /// Sends a request over a connection of its own, to be dropped at will.
 async fn open(worker: &Worker, body: &Value) -> TcpStream {
@@ -87,6 +87,26 @@ async fn the_statistics_are_a_page_too() {
     let page: Stats = serde_json::from_str(&get_text(&worker, "/sim/stats").await).unwrap();
     assert_eq!(page, worker.stats());
     assert_eq!((page.requests, page.finished, page.peak_running), (1, 1, 1));
+}
+
+#[tokio::test]
+async fn the_order_of_arrival_is_a_page_that_can_be_begun_anew() {
+    let worker = Worker::start(fast()).await.unwrap();
+    let client = reqwest::Client::new();
+    for (id, lane) in [("b", "batch"), ("a", "interactive")] {
+        let request = client.post(format!("{}/v1/chat/completions", worker.url())).header("x-client-request-id", id);
+        let request = request.header("x-sluice-tenant", "acme").header("x-sluice-lane", lane);
+        request.json(&chat(&json!({"max_tokens": 1}))).send().await.unwrap();
+    }
+    let page: Arrivals = serde_json::from_str(&get_text(&worker, "/sim/arrivals").await).unwrap();
+    assert_eq!(page.requests, worker.arrivals().requests);
+    let listed: Vec<_> = page.requests.iter().map(|arrival| (arrival.id.as_deref(), arrival.lane.as_deref())).collect();
+    assert_eq!(listed, [(Some("b"), Some("batch")), (Some("a"), Some("interactive"))]);
+    assert!(page.requests[0].left_ms.is_some_and(|left| left <= page.requests[1].came_ms), "{page:?}");
+    assert_eq!(page.requests[0].tenant.as_deref(), Some("acme"));
+    assert_eq!(client.delete(format!("{}/sim/arrivals", worker.url())).send().await.unwrap().status(), 200);
+    let page = worker.arrivals();
+    assert_eq!((page.requests.len(), page.forgotten), (0, 2));
 }
 
 #[tokio::test]

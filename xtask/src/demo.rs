@@ -4,21 +4,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::{Context, Result};
 
+use crate::parts::{self, Parts, Programs};
 use crate::workspace::Workspace;
-use crate::{artefacts, tools};
 
 mod figures;
-mod parts;
 mod scenario;
 mod show;
 
 pub use figures::Figures;
 
 use figures::Run;
-use parts::{Parts, Programs};
 
 /// How to run the demo.
 #[derive(Clone, Debug)]
@@ -36,43 +33,21 @@ pub struct Options {
 /// # Errors
 /// When a part cannot be built, and those of [`run_built`].
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    println!("tools and programs");
-    tools::for_demo(workspace)?;
-    artefacts::released_filter(workspace)?;
-    artefacts::programs(workspace)?;
+    parts::build(workspace)?;
     run_built(workspace, options).map(drop)
 }
 
-/// Runs the demo and returns what it measured. Whatever it started has ended then, also after a failure or Ctrl-C.
+/// Runs the demo and returns what it measured.
 ///
 /// # Errors
 /// When a part cannot be started, or a request goes otherwise than it should.
 pub fn run_built(workspace: &Workspace, options: &Options) -> Result<Figures> {
-    let programs = Programs {
-        worker: workspace.built("debug", "worker-sim"),
-        sidecar: workspace.built("debug", "sluice-sidecar"),
-        envoy: workspace.envoy(),
-        filter: workspace.filter(),
-        bootstrap: workspace.shipped("envoy.yaml"),
-        sidecar_config: workspace.shipped("sidecar.yaml"),
-    };
-    let runtime = tokio::runtime::Runtime::new().context("cannot start the demo's runtime")?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        // Whichever ends first, the other is dropped, and with it every program that was started. The demo comes first, since
-        // once it holds, Ctrl-C is how it is meant to end.
-        tokio::select! {
-            biased;
-            figures = play(&programs, options) => figures,
-            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
-            _ = terminate.recv() => bail!("terminated"),
-        }
-    })
+    parts::block_on(play(&Programs::of(workspace), options))
 }
 
 async fn play(programs: &Programs, options: &Options) -> Result<Figures> {
     println!("parts");
-    let parts = Parts::start(programs).await?;
+    let parts = Parts::start(programs, &scenario::STAGE).await?;
     show::requests(&parts).await?;
     parts.until_idle().await?;
 

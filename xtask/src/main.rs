@@ -1,4 +1,4 @@
-//! The entry points a person needs: `cargo xtask tools | build | test | demo | docs`.
+//! The entry points a person needs: `cargo xtask tools | build | test | demo | bench | docs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +10,8 @@ mod command;
 mod config;
 mod demo;
 mod docs;
+mod overload;
+mod parts;
 mod suite;
 mod tools;
 mod validate;
@@ -45,8 +47,26 @@ enum Task {
         #[arg(long)]
         short: bool,
     },
+    /// Measure with real parts and print a table.
+    Bench {
+        #[command(subcommand)]
+        what: Benchmark,
+    },
     /// Write docs/configuration.md and envoy-config/schemas/plugin.schema.json again, from the configuration's types.
     Docs,
+}
+
+#[derive(Subcommand)]
+enum Benchmark {
+    /// Three times the load with and without the filter, and what waiting in the proxy costs.
+    Overload {
+        /// Write the figures to this file.
+        #[arg(long)]
+        json: Option<PathBuf>,
+        /// Shorter loads: enough to see that everything works, too little for figures.
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -66,6 +86,9 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Build => artefacts::release(&workspace),
         Task::Test => suite::run(&workspace),
         Task::Demo { json, hold, short } => demo::run(&workspace, &demo::Options { json, hold, short }),
+        Task::Bench { what: Benchmark::Overload { json, quick } } => {
+            overload::run(&workspace, &overload::Options { json, quick })
+        }
         Task::Docs => docs::write(&workspace),
     }
 }

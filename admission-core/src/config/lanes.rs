@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Mode;
+use super::{AgingConfig, DispatchBudgetConfig, Mode, QueueConfig};
 
 /// A named priority band.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LaneConfig {
@@ -18,6 +18,24 @@ pub struct LaneConfig {
     /// no ceiling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<f64>,
+    /// Share of its pool's cap on requests in flight: while requests of the lane wait and it holds less than that, what comes
+    /// free goes to it first. More than 0; those of all lanes together at most 1. What it does not use is lent to others. Needs
+    /// a queue, and `max_in_flight` or `max_in_flight_per_worker` in every pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<f64>,
+    /// Where requests wait that cannot start now. Without it they are refused at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueConfig>,
+    /// How requests that wait climb to higher lanes; without it they do not. Needs a queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aging: Option<AgingConfig>,
+    /// What the lane may hold of what its pool has left; without it that is not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch_budget: Option<DispatchBudgetConfig>,
+    /// Requests in flight whose answer has not begun may be evicted for one that waits in a higher lane. Needs a queue in one
+    /// of those.
+    #[serde(default)]
+    pub preemptible: bool,
 }
 
 /// Gives a lane to requests that ask for none.

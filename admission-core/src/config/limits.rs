@@ -23,7 +23,7 @@ pub struct LimitsConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<RateConfig>,
     /// How much its fair tag, which the state page shows, rises: by tokens ÷ weight, 1 to 1000; 1 if not given, and for `*`.
-    /// Nothing is decided by it.
+    /// Of those that wait in a lane, the tenant with the lowest tag goes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// Lane of its requests that ask for none.

@@ -57,6 +57,11 @@ pub struct PoolConfig {
     /// is read, see `header_pause`.
     #[serde(default)]
     pub pick_endpoint: bool,
+    /// How long requests wait in their lane's queue for a worker to appear while a fresh view lists none; more than 0 and at
+    /// most one hour. Without it they are refused at once, as are those of lanes without a queue.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text::optional_duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<text::Duration>"))]
+    pub hold_when_empty: Option<Millis>,
 }
 
 /// Limits for the requests of a pool that name some models, or have long prompts.

@@ -39,9 +39,13 @@ pub(super) mod size {
             Text(String),
         }
         let Written::Text(text) = Written::deserialize(input)?;
+        read(&text)
+    }
+
+    pub fn read<E: serde::de::Error>(text: &str) -> Result<u64, E> {
         match text.parse::<bytesize::ByteSize>() {
             Ok(size) => Ok(size.as_u64()),
-            Err(_) => Err(serde::de::Error::custom(format!("{text:?} is not a size such as \"64KiB\" or \"1MiB\""))),
+            Err(_) => Err(E::custom(format!("{text:?} is not a size such as \"64KiB\" or \"1MiB\""))),
         }
     }
 
@@ -54,6 +58,53 @@ pub(super) mod size {
     }
 }
 
+/// A number, or a size: `100000`, `"1MiB"`.
+pub(super) mod amount {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "must be a whole number, or a size in quotes such as \"64KiB\" or \"1MiB\"")]
+        enum Written {
+            Number(u64),
+            Text(String),
+        }
+        match Written::deserialize(input)? {
+            Written::Number(number) => Ok(number),
+            Written::Text(text) => super::size::read(&text),
+        }
+    }
+
+    pub fn serialize<S: Serializer>(value: &u64, output: S) -> Result<S::Ok, S::Error> {
+        output.serialize_u64(*value)
+    }
+}
+
+/// The same where nothing may stand, or `null`.
+macro_rules! optional {
+    ($name:ident, $value:ty, $written:literal) => {
+        pub(super) mod $name {
+            use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+            #[derive(Deserialize, Serialize)]
+            #[serde(transparent)]
+            struct Written(#[serde(with = $written)] $value);
+
+            pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Option<$value>, D::Error> {
+                Ok(Option::<Written>::deserialize(input)?.map(|Written(value)| value))
+            }
+
+            pub fn serialize<S: Serializer>(value: &Option<$value>, output: S) -> Result<S::Ok, S::Error> {
+                value.map(Written).serialize(output)
+            }
+        }
+    };
+}
+
+optional!(optional_duration, crate::units::Millis, "super::duration");
+optional!(optional_size, u64, "super::size");
+optional!(optional_amount, u64, "super::amount");
+
 /// A duration, for the schema.
 #[cfg(feature = "schema")]
 pub(super) struct Duration;
@@ -61,6 +112,10 @@ pub(super) struct Duration;
 /// A size, for the schema.
 #[cfg(feature = "schema")]
 pub(super) struct Size;
+
+/// A number or a size, for the schema.
+#[cfg(feature = "schema")]
+pub(super) struct Amount;
 
 #[cfg(feature = "schema")]
 mod schema {
@@ -85,6 +140,17 @@ mod schema {
 
         fn json_schema(_: &mut SchemaGenerator) -> Schema {
             json_schema!({"type": "string", "description": "Such as `64KiB` or `1MiB`.", "pattern": "^\\s*[0-9]"})
+        }
+    }
+
+    impl JsonSchema for super::Amount {
+        fn schema_name() -> Cow<'static, str> {
+            "Amount".into()
+        }
+
+        fn json_schema(types: &mut SchemaGenerator) -> Schema {
+            let size = types.subschema_for::<super::Size>();
+            json_schema!({"description": "A number or a size.", "anyOf": [{"type": "integer", "minimum": 0}, size]})
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::StandingView;
 use crate::directory::Directory;
 use crate::keys::{Keys, SHARED_TENANT_SLOTS};
-use crate::ledger::{Amount, LaneKey, Ledger, TallyKey};
+use crate::ledger::{Amount, Backlog, FlowKey, LaneKey, Ledger, TallyKey};
 use crate::members::Members;
 use crate::store::{self, Store, StoreError};
 use crate::units::Time;
@@ -33,7 +33,10 @@ pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreE
     for name in &directory.tenants {
         let ledger: Ledger = store::read(store, &keys.tenant(name))?.0;
         tenants.insert(name, amount(ledger.held(&members)));
-        fair_tags.insert(name, ledger.fair_tag());
+        let tags = fair_tags_of(&ledger, keys, &directory);
+        if !tags.is_empty() {
+            fair_tags.insert(name, tags);
+        }
     }
     let mut shared = BTreeMap::new();
     for slot in 0..SHARED_TENANT_SLOTS {
@@ -89,11 +92,40 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
             "kv_total_blocks": view.kv.map(|kv| kv.total), "kv_free_blocks": view.kv.map(|kv| kv.free),
         })
     });
-    let between_releases = ledger.drain().time_for(1).map(|time| time.0);
+    let between_releases = ledger.time_to_free(1, members).map(|time| time.0);
     json!({
         "held": amount(ledger.held(members)), "columns": columns, "admitted": ledger.admitted(),
+        "waiting": waiting(ledger, members, directory, now),
         "classes": classes, "workers": workers, "ms_between_releases": between_releases, "view": view,
     })
+}
+
+/// Who waits, by lane.
+fn waiting(ledger: &Ledger, members: &Members, directory: &Directory, now: Time) -> BTreeMap<String, Value> {
+    let mut lanes: BTreeMap<String, Backlog> = BTreeMap::new();
+    for (lane, backlog) in ledger.waiting(members) {
+        let all = lanes.entry(lane_name(directory, lane)).or_default();
+        *all = all.plus(backlog);
+    }
+    let told = lanes.into_iter().map(|(lane, Backlog { requests, tokens, bytes, oldest })| {
+        let oldest_ms = now.since(oldest).0;
+        (lane, json!({"requests": requests, "tokens": tokens, "bytes": bytes, "oldest_ms": oldest_ms}))
+    });
+    told.collect()
+}
+
+/// A tenant's fair tags by pool and lane, of those where it has one.
+fn fair_tags_of(ledger: &Ledger, keys: &Keys, directory: &Directory) -> BTreeMap<String, u64> {
+    let mut tags = BTreeMap::new();
+    for pool in &directory.pools {
+        for lane in &directory.lanes {
+            let tag = ledger.finish_tag(FlowKey::of(&keys.pool(pool), LaneKey::of(lane)));
+            if tag > 0 {
+                tags.insert(format!("{pool}/{lane}"), tag);
+            }
+        }
+    }
+    tags
 }
 
 fn lane_name(directory: &Directory, key: LaneKey) -> String {

@@ -115,7 +115,7 @@ fn the_answer_tells_what_was_admitted() {
         Ok::<(), ()>(())
     });
     charged.unwrap().unwrap();
-    let answer = take_view(&store, &control, &view(1, 1, 1), Time(0)).unwrap();
+    let answer = take_view(&store, &control, &view(1, 1, 1), Time(0)).unwrap().answer;
     assert_eq!(answer.admitted["p"], crate::view::Admitted { requests: 2, blocks: 4 });
 }
 

@@ -50,12 +50,18 @@ impl Picture {
     fn place(&self, ask: &Ask) -> Result<Option<Endpoint>, Refusal> {
         let classes = self.rules().pool.classes_of(None, ask.longest_prompt);
         let known = Known { view: self.view.as_ref(), workers: self.workers.as_ref() };
-        decide(ask, Rules { classes: &classes, ..self.rules() }, known, self.held(), NOW)
+        let rules = Rules { classes: &classes, ..self.rules() };
+        decide(ask, rules, &self.turn(), known, self.held(), NOW)
+    }
+
+    fn turn(&self) -> Turn<'_> {
+        Turn { band: self.rules().lane, flow: 0, urgency: NOW.0, bytes: 0, waits_in: None }
     }
 
     fn rules(&self) -> Rules<'_> {
         let lane = self.policy.lanes().last().unwrap();
-        Rules { tenant: self.policy.limits("acme"), pool: self.policy.only_pool().unwrap(), lane, classes: &[] }
+        let (pool, lanes) = (self.policy.only_pool().unwrap(), self.policy.line_up());
+        Rules { tenant: self.policy.limits("acme"), pool, lane, lanes, classes: &[] }
     }
 
     fn held(&self) -> Held<'_> {
@@ -217,7 +223,7 @@ fn more_blocks_than_there_could_ever_be_are_oversize_once_read() {
         let mut view = picture.view.clone().unwrap();
         view.kv = Some(KvBlocks { total: Blocks(100), free: Blocks(free) });
         let known = Known { view: Some(&view), workers: None };
-        decide(ask, rules, known, picture.held(), NOW).err().map(|refusal| refusal.reason)
+        decide(ask, rules, &picture.turn(), known, picture.held(), NOW).err().map(|refusal| refusal.reason)
     };
     let large = ask(91 * 16, 0);
     assert_eq!(decide(&large, 100), Some(Reason::Oversize));
@@ -270,7 +276,7 @@ fn credit_is_never_more_than_what_is_still_held() {
     picture.hold_in_pool(1, 640);
     assert_eq!(picture.refusal(&ask(176, 0)), (Reason::KvBlocks, 11, 10));
     let amount = Amount { requests: 1, tokens: Tokens(640), blocks: Blocks(40) };
-    picture.pool.release(&picture.members, picture.holder, LANE, amount, NOW);
+    picture.pool.release(&picture.members, picture.holder, LANE, amount, Millis(1));
     assert_eq!(picture.decide(&ask(176, 0)), Ok(()));
 }
 
@@ -329,14 +335,18 @@ fn advice_follows_the_measured_pace() {
     let mut picture = picture(r#""max_in_flight": 1"#);
     picture.hold_in_pool(1, 0);
     assert_eq!(picture.decide(&ask(1, 1)).unwrap_err().retry, Retry::After(Millis(0)), "nothing measured");
-    for step in 1..40 {
+    for _ in 1..40 {
         picture.hold_in_pool(1, 0);
         let amount = Amount { requests: 1, ..Amount::default() };
-        picture.pool.release(&picture.members, picture.holder, LANE, amount, Time(step * 4_000));
+        picture.pool.release(&picture.members, picture.holder, LANE, amount, Millis(4_000));
     }
     assert_eq!(picture.decide(&ask(1, 1)).unwrap_err().retry, Retry::After(Millis(4_000)));
     picture.hold_in_pool(2, 0);
-    assert_eq!(picture.decide(&ask(1, 1)).unwrap_err().retry, Retry::After(Millis(12_000)), "three have to end");
+    assert_eq!(
+        picture.decide(&ask(1, 1)).unwrap_err().retry,
+        Retry::After(Millis(4_000)),
+        "three of three have to end"
+    );
 }
 
 #[test]

@@ -26,6 +26,8 @@ fn arrival(api: Api, body_bytes: Option<u64>, encoded: bool) -> Arrival {
         body_bytes,
         encoded,
         spoofed: false,
+        ttft_deadline: None,
+        no_queue: false,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::LaneKey;
 use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
@@ -17,6 +18,12 @@ impl TallyKey {
     #[must_use]
     pub fn class(name: &str) -> Self {
         Self(hash::stable(format!("class/{name}").as_bytes()))
+    }
+
+    /// Bytes of bodies, of a lane whose dispatch budget counts them.
+    #[must_use]
+    pub fn bytes_of(lane: LaneKey) -> Self {
+        Self(hash::stable(format!("bytes/{}", lane.0).as_bytes()))
     }
 
     /// A worker of the pool.

@@ -16,6 +16,7 @@ use crate::units::Millis;
 
 mod lanes;
 mod pools;
+mod queues;
 mod routes;
 mod sources;
 mod tenants;
@@ -137,7 +138,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
             retry_after: config.reject.retry_after.clone(),
             batch_url: config.reject.batch_url.clone(),
         },
-        lanes,
+        lanes: Arc::new(lanes),
         objectives,
         lane_rules,
         pools,

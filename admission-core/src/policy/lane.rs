@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use super::Cap;
 use super::pool::ModelPattern;
 use crate::ledger::LaneKey;
+use crate::units::Millis;
+
+pub use crate::config::{BudgetUnit, Order};
 
 /// A named priority band.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,10 +16,22 @@ pub struct Lane {
     pub name: String,
     /// In records.
     pub key: LaneKey,
+    /// Its place among the lanes; 0 is the highest.
+    pub position: usize,
     /// Higher is served first.
     pub priority: i32,
     /// It admits while its pool's saturation is below this.
     pub ceiling: Option<Ceiling>,
+    /// Share of a pool's cap on requests in flight that goes to it first while it has waiters.
+    pub reserve: Option<f64>,
+    /// How its waiters climb.
+    pub aging: Option<Aging>,
+    /// What it may hold of what its pool has left.
+    pub dispatch_budget: Option<DispatchBudget>,
+    /// Where its requests wait; without it none does.
+    pub queue: Option<QueueLimits>,
+    /// Its requests may be evicted while their answer has not begun.
+    pub preemptible: bool,
 }
 
 /// A highest saturation, and its place in the configuration.
@@ -27,16 +43,56 @@ pub struct Ceiling {
     pub knob: Arc<str>,
 }
 
+/// How waiters climb to higher lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aging {
+    /// One lane for each time that they have waited so long; more than 0.
+    pub after: Millis,
+    /// Position of the highest lane they climb to.
+    pub to: usize,
+}
+
+/// At most `max` × (D − `baseline_ppm`) of a pool, where D is what its saturation leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DispatchBudget {
+    /// Share of the pool that is left alone, in millionths; below a million.
+    pub baseline_ppm: u64,
+    /// What is counted.
+    pub unit: BudgetUnit,
+    /// In that unit. `None` only for requests: then it is the pool's cap on requests in flight, which every pool has.
+    pub max: Option<u64>,
+    /// Such as `lanes[batch].dispatch_budget`.
+    pub knob: Arc<str>,
+}
+
+/// What may wait of a lane, over all worker threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Requests.
+    pub max_requests: Cap,
+    /// Their estimated tokens.
+    pub max_tokens: Option<Cap>,
+    /// The bytes of their bodies.
+    pub max_bytes: Option<Cap>,
+    /// How long.
+    pub max_wait: Millis,
+    /// Such as `lanes[batch].queue.max_wait`.
+    pub max_wait_knob: Arc<str>,
+    /// Who starts first of one tenant's.
+    pub order: Order,
+}
+
 /// Named priority bands, highest first; there is always one.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Lanes {
+pub struct Lanes {
     pub(super) highest: Arc<Lane>,
     pub(super) others: Vec<Arc<Lane>>,
     pub(super) default: usize,
 }
 
 impl Lanes {
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Lane>> {
+    /// Every lane, highest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Lane>> {
         std::iter::once(&self.highest).chain(&self.others)
     }
 
@@ -45,11 +101,24 @@ impl Lanes {
     }
 
     /// The lane at a position; the lowest for one beyond.
-    pub(super) fn at(&self, position: usize) -> &Arc<Lane> {
+    #[must_use]
+    pub fn at(&self, position: usize) -> &Arc<Lane> {
         match position.checked_sub(1) {
             None => &self.highest,
             Some(place) => self.others.get(place).or(self.others.last()).unwrap_or(&self.highest),
         }
+    }
+
+    /// Position of the lane of a key; of one that is not there, that of the default lane.
+    #[must_use]
+    pub fn position_of(&self, key: LaneKey) -> usize {
+        self.iter().position(|lane| lane.key == key).unwrap_or(self.default)
+    }
+
+    /// Of requests that nothing gives another one.
+    #[must_use]
+    pub fn default_lane(&self) -> &Arc<Lane> {
+        self.at(self.default)
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Pool {
     pub stale: Stale,
     /// Each request is steered to a worker.
     pub pick_endpoint: bool,
+    /// How long requests wait for a worker to appear while a fresh view lists none.
+    pub hold_when_empty: Option<Millis>,
     /// What a refusal names when all workers are busy: the sidecar's thresholds decide that.
     pub busy_knob: Arc<str>,
 }

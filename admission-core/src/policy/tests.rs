@@ -6,6 +6,7 @@ use crate::config::StalePolicy;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod printing;
+mod queues;
 
 fn policy(json: &str) -> Policy {
     match Plugin::parse(json.as_bytes()) {
@@ -212,6 +213,9 @@ fn a_whole_policy_is_taken_as_written() {
     let place = Place { route_name: Some("reports"), ..Place::default() };
     assert_eq!(policy.route(place, Route::default()).lane, policy.lane_named("batch"));
     assert_eq!(policy.reject.status(Reason::AllBusy), 503);
+    let batch = policy.line_up().at(2);
+    assert_eq!(batch.aging, Some(Aging { after: Millis(120_000), to: 1 }));
+    assert_eq!(batch.queue.as_ref().map(|queue| (queue.max_requests.limit, queue.max_wait.0)), Some((512, 240_000)));
 }
 
 fn whole() -> Value {
@@ -232,8 +236,13 @@ fn whole() -> Value {
             "free": {"max_in_flight": 1, "weight": 1, "max_lane": "standard"},
         },
         "tenants": {"acme": {"tier": "enterprise"}, "*": {"tier": "free"}},
-        "lanes": [{"name": "interactive", "priority": 100, "ceiling": 1.2}, {"name": "standard", "priority": 0},
-                  {"name": "batch", "priority": -10}],
+        "lanes": [
+            {"name": "interactive", "priority": 100, "reserve": 0.5, "ceiling": 1.2,
+             "queue": {"max_requests": 64, "max_tokens": 2_000_000, "max_bytes": "64MiB", "max_wait": "2s", "order": "fcfs"}},
+            {"name": "standard", "priority": 0, "queue": {"max_requests": 128, "max_wait": "10s"}},
+            {"name": "batch", "priority": -10, "dispatch_budget": {"baseline": 0.1},
+             "aging": {"after": "120s", "to": "standard"}, "queue": {"max_requests": 512, "max_wait": "240s"}},
+        ],
         "default_lane": "standard", "lane_header": "x-sluice-lane",
         "objectives": {"nightly-report": "batch"},
         "pools": [{
@@ -243,7 +252,7 @@ fn whole() -> Value {
             "pick_endpoint": false,
         }],
         "routes": [{"match": {"route_name": "reports"}, "lane": "batch"}],
-        "reject": {"status": {"all_busy": 503}, "retry_after": {"min": "1s", "max": "30s", "jitter": 0.2}},
+        "reject": {"status": {"all_busy": 503, "queue_full": 429}, "retry_after": {"min": "1s", "max": "30s", "jitter": 0.2}},
     })
 }
 

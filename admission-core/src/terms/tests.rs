@@ -39,7 +39,18 @@ fn arrival(tenant: &str, lane: Option<&str>, objective: Option<&str>, path: &str
     let own = |text: Option<&str>| text.map(str::to_owned);
     let (tenant, path, api) = (tenant.to_owned(), path.to_owned(), Api::of_path(path));
     let objectives = own(objective).into_iter().collect();
-    Arrival { tenant, asked_lane: own(lane), objectives, path, api, body_bytes: None, encoded: false, spoofed: false }
+    Arrival {
+        tenant,
+        asked_lane: own(lane),
+        objectives,
+        path,
+        api,
+        body_bytes: None,
+        encoded: false,
+        spoofed: false,
+        ttft_deadline: None,
+        no_queue: false,
+    }
 }
 
 fn lane(policy: &Policy, arrival: &Arrival, route: &Route, model: Option<&str>) -> String {
@@ -165,4 +176,16 @@ fn metadata_that_is_no_route_is_refused_with_every_problem() {
     }
     assert!(problems(json!({}))[0].starts_with("changes nothing"));
     assert!(problems(json!({"match": {"route_name": "x"}, "lane": "batch"}))[0].starts_with("match: "));
+}
+
+#[test]
+fn only_whole_milliseconds_make_a_deadline() {
+    for (text, deadline) in [("1", 1), ("250", 250), ("1500.5", 1_500), ("1.999", 1), ("0099", 99)] {
+        assert_eq!(Arrival::deadline(text), Some(Millis(deadline)), "{text}");
+    }
+    let others =
+        ["", "0", "0.9", "-1", "+1", "1e3", "2s", "1.", ".5", "1.5.0", "1,5", "18446744073709551616", "NaN", "1 0"];
+    for text in others {
+        assert_eq!(Arrival::deadline(text), None, "{text}");
+    }
 }

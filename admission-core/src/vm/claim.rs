@@ -1,25 +1,29 @@
 //! Charging two records as one.
 
-use crate::budget::{Rates, Spent};
+use super::lease::Lease;
+use crate::budget::Spent;
 use crate::decide::Held;
 use crate::endpoint::Endpoint;
-use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
+use crate::ledger::{Evictable, FlowKey, Ledger, Report};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
-use crate::policy::Pool;
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, Store, StoreError, Version};
 use crate::units::{Millis, Time, Tokens};
 
 /// What a request is to be charged.
 pub(super) struct Claim<'a> {
-    pub(super) tenant_key: &'a str,
-    pub(super) tenant_rates: &'a Rates,
-    pub(super) weight: u32,
-    pub(super) pool: &'a Pool,
-    pub(super) lane: LaneKey,
-    pub(super) amount: Amount,
-    pub(super) cost: Cost,
-    pub(super) classes: &'a [TallyKey],
+    pub(super) lease: &'a Lease,
+    pub(super) flow: FlowKey,
+    /// Who waits in this VM from then on; `None` for one that did not wait.
+    pub(super) report: Option<&'a Report>,
+}
+
+/// What starts with a claim, beside what is charged.
+pub(super) enum Starts<'a> {
+    /// A request, after which the VM could evict this.
+    Request(Option<&'a [Evictable]>),
+    /// Nothing: a request that has started needs more.
+    Nothing,
 }
 
 /// A claim that was granted.
@@ -30,54 +34,69 @@ pub(super) struct Granted {
 
 /// A claim that was not granted.
 pub(super) struct Denied {
-    pub(super) refusal: Refusal,
+    pub(super) refusal: Box<Refusal>,
     /// The tenant's record was charged before the pool's turned out not to allow it.
     pub(super) tenant_charged: bool,
 }
 
 impl Denied {
     fn before_charging(refusal: Refusal) -> Self {
-        Self { refusal, tenant_charged: false }
+        Self { refusal: Box::new(refusal), tenant_charged: false }
     }
 }
 
 impl Claim<'_> {
-    /// Charges the tenant and then the pool, each only if `judge` lets it on the newest of both. Both are read first, so
-    /// that what is refused, which under overload is most, writes nothing.
+    /// Charges the tenant and then the pool, each only if `judge` lets it on the newest of both. Both have been read before,
+    /// so that what is refused, which under overload is most, writes nothing.
     pub(super) fn charge(
         &self,
         store: &impl Store,
-        members: &Members,
-        holder: Holder,
+        (members, holder): (&Members, Holder),
+        (pool_seen, version): (Ledger, Version),
+        starts: &Starts<'_>,
         judge: impl Fn(Held<'_>) -> Result<Option<Endpoint>, Refusal>,
         now: Time,
     ) -> Result<Granted, Denied> {
-        let Self { tenant_key, tenant_rates, weight, pool, lane, amount, cost, classes } = *self;
+        let Lease { tenant_key, tenant_rates, pool_rates, pool_key, weight, lane, band, amount, cost, .. } = self.lease;
         let failed = |error: StoreError| Denied::before_charging(contention(&error));
-        let (pool_seen, version) = store::read::<Ledger>(store, &pool.key).map_err(failed)?;
+        let virtual_time = pool_seen.virtual_time(*band);
         let (tenant_before, spent) = store::update(store, tenant_key, |tenant: &mut Ledger| {
             judge(Held { tenant, pool: &pool_seen, members })?;
             let before = tenant.clone();
-            tenant.charge(members, holder, lane, amount);
-            tenant.spend(tenant_rates, cost, now);
-            tenant.weigh(weight, Tokens(0), cost.tokens);
+            tenant.charge(members, holder, *lane, *amount);
+            tenant.spend(tenant_rates, *cost, now);
+            match starts {
+                Starts::Request(_) => tenant.serve_flow(self.flow, virtual_time, *weight, cost.tokens),
+                Starts::Nothing => tenant.settle_flow(self.flow, *weight, Tokens(0), cost.tokens),
+            }
             Ok((before, tenant.spent()))
         })
         .map_err(failed)?
         .map_err(Denied::before_charging)?;
-        let charged = store::update_from(store, &pool.key, (pool_seen, version), |pool_now: &mut Ledger| {
+        let tag = tenant_before.start_tag(self.flow, virtual_time);
+        let charged = store::update_from(store, pool_key, (pool_seen, version), |pool_now: &mut Ledger| {
             let endpoint = judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
-            pool_now.admit(members, holder, lane, amount);
-            pool_now.spend(&pool.rates, cost, now);
-            for key in classes.iter().copied().chain(endpoint.as_ref().map(|endpoint| endpoint.worker)) {
-                pool_now.tally(members, holder, key, 1);
+            pool_now.admit(members, holder, *lane, *amount);
+            pool_now.spend(pool_rates, *cost, now);
+            let worker = endpoint.as_ref().map(|endpoint| (endpoint.worker, 1));
+            for (key, amount) in self.lease.tallies().chain(worker) {
+                pool_now.tally(members, holder, key, amount);
+            }
+            if let Some(report) = self.report {
+                pool_now.publish(members, holder, report);
+            }
+            if let Starts::Request(evictable) = starts {
+                pool_now.note_start(members, *lane, *band, tag, now);
+                if let Some(evictable) = evictable {
+                    pool_now.publish_evictable(members, holder, evictable);
+                }
             }
             Ok(endpoint)
         });
         match charged {
             Ok(Ok(endpoint)) => Ok(Granted { spent, endpoint }),
-            Ok(Err(refusal)) => Err(Denied { refusal, tenant_charged: true }),
-            Err(error) => Err(Denied { refusal: contention(&error), tenant_charged: true }),
+            Ok(Err(refusal)) => Err(Denied { refusal: Box::new(refusal), tenant_charged: true }),
+            Err(error) => Err(Denied { refusal: Box::new(contention(&error)), tenant_charged: true }),
         }
     }
 }
@@ -89,5 +108,6 @@ pub(super) fn contention(error: &StoreError) -> Refusal {
         limit: None,
         detail: Detail::Text(error.to_string()),
         retry: Retry::After(Millis(0)),
+        place: None,
     }
 }

@@ -5,22 +5,31 @@ use std::sync::Arc;
 
 use super::claim::Claim;
 use crate::budget::Rates;
-use crate::ledger::{Amount, Cost, LaneKey, TallyKey};
-use crate::members::Holder;
-use crate::policy::Pool;
+use crate::ledger::{Amount, Cost, Evictable, FlowKey, LaneKey, Ledger, Report, TallyKey};
+use crate::members::{Holder, Members};
+use crate::policy::{BudgetUnit, Lane, Lanes, Pool};
+use crate::units::{Millis, Time};
 
 /// What one request holds: the same amount in its tenant's record and in its pool's.
 #[derive(Clone, Debug)]
 pub(super) struct Lease {
     pub(super) tenant_key: Rc<str>,
     pub(super) pool_key: Rc<str>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) lanes: Arc<Lanes>,
     pub(super) lane: LaneKey,
+    /// The lane it counted as when it started.
+    pub(super) band: LaneKey,
+    pub(super) started: Time,
     pub(super) amount: Amount,
-    pub(super) block_size: u32,
     /// Of its pool, that it is counted in.
     pub(super) classes: Vec<TallyKey>,
     /// That it was steered to.
     pub(super) worker: Option<TallyKey>,
+    /// Of its body; 0 where its lane does not count them.
+    pub(super) bytes: u64,
+    /// It may be evicted until its answer begins.
+    pub(super) preemptible: bool,
     pub(super) weight: u32,
     /// Of its tenant and of its pool, as they were when it was admitted.
     pub(super) tenant_rates: Arc<Rates>,
@@ -30,24 +39,30 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn claim<'a>(&'a self, pool: &'a Pool) -> Claim<'a> {
-        Claim {
-            tenant_key: &self.tenant_key,
-            tenant_rates: &self.tenant_rates,
-            weight: self.weight,
-            pool,
-            lane: self.lane,
-            amount: self.amount,
-            cost: self.cost,
-            classes: &self.classes,
-        }
+    pub(super) fn claim<'a>(&'a self, report: Option<&'a Report>) -> Claim<'a> {
+        Claim { lease: self, flow: self.flow(), report }
+    }
+
+    pub(super) fn flow(&self) -> FlowKey {
+        FlowKey::of(&self.pool_key, self.band)
     }
 
     /// What it is tallied under in a record: only its pool's has tallies.
-    pub(super) fn tallied_in(&self, record: &Rc<str>) -> impl Iterator<Item = TallyKey> {
+    pub(super) fn tallied_in(&self, record: &Rc<str>) -> impl Iterator<Item = (TallyKey, u64)> {
         let here = *record == self.pool_key;
-        self.classes.iter().copied().chain(self.worker).filter(move |_| here)
+        self.tallies().filter(move |_| here)
     }
+
+    pub(super) fn tallies(&self) -> impl Iterator<Item = (TallyKey, u64)> {
+        let bytes = (self.bytes > 0).then(|| (TallyKey::bytes_of(self.lane), self.bytes));
+        self.classes.iter().copied().chain(self.worker).map(|key| (key, 1)).chain(bytes)
+    }
+}
+
+/// Bytes of a body that a lane counts.
+pub(super) fn counted_bytes(lane: &Lane, bytes: u64) -> u64 {
+    let counts = lane.dispatch_budget.as_ref().is_some_and(|budget| budget.unit == BudgetUnit::Bytes);
+    if counts { bytes } else { 0 }
 }
 
 /// A change to one record that must happen, however often other writers are faster.
@@ -57,33 +72,65 @@ pub(super) struct Change {
     pub(super) holder: Holder,
     pub(super) lane: LaneKey,
     pub(super) amount: Amount,
-    /// Requests by what they are tallied under.
+    /// Amounts by what they are tallied under.
     pub(super) tallies: Vec<(TallyKey, u64)>,
     pub(super) kind: Kind,
     pub(super) budget: Option<Settlement>,
+    /// Who may have waited for what it gives back.
+    pub(super) frees: Frees,
+    /// Of a pool, what could be evicted from then on, if that changes.
+    pub(super) evicted: Option<Evicted>,
+}
+
+/// What a VM could evict once something has ended, and how much it was asked for has ended with it.
+#[derive(Clone, Debug)]
+pub(super) struct Evicted {
+    pub(super) lanes: Vec<Evictable>,
+    pub(super) ended: u64,
+}
+
+impl Evicted {
+    pub(super) fn apply(&self, ledger: &mut Ledger, members: &Members, holder: Holder) {
+        ledger.publish_evictable(members, holder, &self.lanes);
+        if self.ended > 0 {
+            let asked = ledger.asked_of(holder).saturating_sub(self.ended);
+            ledger.ask_of(members, holder, asked);
+        }
+    }
+}
+
+/// For whom a change frees something.
+#[derive(Clone, Debug)]
+pub(super) enum Frees {
+    /// For nobody.
+    Nothing,
+    /// For those that wait for the pool.
+    Pool(Arc<Pool>, Arc<Lanes>),
+    /// For those that wait for the tenant's own caps.
+    Tenant(Arc<Lanes>),
 }
 
 /// What a change does to budgets and to the fair tag, beside what it does to holdings.
 #[derive(Clone, Debug)]
 pub(super) struct Settlement {
     pub(super) rates: Arc<Rates>,
-    /// Of the tenant; a pool has none.
-    pub(super) weight: Option<u32>,
+    /// Of the tenant, and its weight; a pool has none.
+    pub(super) flow: Option<(FlowKey, u32)>,
     pub(super) spend: Cost,
     pub(super) give_back: Cost,
 }
 
 impl Settlement {
     /// From what was spent to what should have been.
-    pub(super) fn between(rates: &Arc<Rates>, weight: Option<u32>, spent: Cost, right: Cost) -> Self {
-        Self { rates: Arc::clone(rates), weight, spend: right.beyond(spent), give_back: spent.beyond(right) }
+    pub(super) fn between(rates: &Arc<Rates>, flow: Option<(FlowKey, u32)>, spent: Cost, right: Cost) -> Self {
+        Self { rates: Arc::clone(rates), flow, spend: right.beyond(spent), give_back: spent.beyond(right) }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The request has ended.
-    Release,
+    /// The request has ended, after this time.
+    Release(Millis),
     /// It never started, or needs less than was thought.
     Refund,
     /// It was charged under an epoch that others took for dead.

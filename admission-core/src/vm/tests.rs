@@ -9,6 +9,7 @@ use crate::units::Tokens;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+mod queues;
 mod tallies;
 
 /// Some VMs of one proxy over one memory, in virtual time.
@@ -41,7 +42,8 @@ impl Proxy {
     fn rules(&self, tenant: &str, pool: &str) -> Rules<'_> {
         let pool = self.policy.pools().find(|candidate| candidate.name == pool).unwrap();
         let lane = self.policy.lanes().last().unwrap();
-        Rules { tenant: self.policy.limits(tenant), pool, lane, classes: &pool.classes }
+        let lanes = self.policy.line_up();
+        Rules { tenant: self.policy.limits(tenant), pool, lane, lanes, classes: &pool.classes }
     }
 
     fn admit_to(&self, vm: &mut Vm, tenant: &str, pool: &str) -> Result<LeaseId, Reason> {
@@ -57,6 +59,8 @@ impl Proxy {
             rules: self.rules(tenant, pool),
             tenant_key: &key,
             can_be_steered: true,
+            bytes: 0,
+            deadline: None,
         };
         vm.admit(&*self.store, &request, self.now).map(|admission| admission.lease).map_err(|refusal| refusal.reason)
     }

@@ -1,5 +1,6 @@
 //! One request and its answer.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -7,10 +8,10 @@ use reqwest::{Client, Response};
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::Tenant;
+use super::Flow;
 use super::schedule::Shot;
 use super::sse::{Event, Events};
-use super::watch::Reading;
+use crate::watch::Reading;
 
 /// A word, its space included: workers count a token for four bytes or so.
 const WORD: &str = "ask ";
@@ -21,8 +22,8 @@ pub struct Caller {
     pub url: String,
     pub model: String,
     pub start: Instant,
-    /// Tokens that come later are no goodput.
-    pub window_end: Instant,
+    /// Tokens that come before or later are no goodput, and requests before it no samples.
+    pub window: Range<Instant>,
     /// Answers that come later are not waited for.
     pub cut_off: Instant,
     pub lag: Reading,
@@ -45,12 +46,14 @@ pub enum Ending {
 #[derive(Clone, Debug)]
 pub struct Record {
     /// Index in the plan.
-    pub tenant: usize,
+    pub flow: usize,
     /// How late the client was, in sending it or in seeing its first token.
     pub lag: Duration,
+    /// It was due in the warm-up.
+    pub warm_up: bool,
     /// From the scheduled arrival to the first text; for an unfinished request without any, the time it had waited.
     pub ttft: Option<Duration>,
-    /// Pieces of text that came while the plan was being sent.
+    /// Pieces of text that came while the plan was being sent, after the warm-up.
     pub tokens_in_window: u64,
     /// What became of it.
     pub ending: Ending,
@@ -58,12 +61,18 @@ pub struct Record {
 
 impl Caller {
     /// Sends the request now and follows its answer.
-    pub async fn call(&self, tenant: &Tenant, shot: &Shot) -> Record {
+    pub async fn call(&self, flow: &Flow, shot: &Shot) -> Record {
         let scheduled = self.start + shot.at;
         let lag = scheduled.elapsed();
-        let mut record =
-            Record { tenant: shot.tenant, lag, ttft: None, tokens_in_window: 0, ending: Ending::Unfinished };
-        let followed = timeout_at(self.cut_off, self.follow(tenant, shot, scheduled, &mut record)).await;
+        let mut record = Record {
+            flow: shot.flow,
+            lag,
+            warm_up: scheduled < self.window.start,
+            ttft: None,
+            tokens_in_window: 0,
+            ending: Ending::Unfinished,
+        };
+        let followed = timeout_at(self.cut_off, self.follow(flow, shot, scheduled, &mut record)).await;
         if let Ok(ending) = followed {
             record.ending = ending;
         } else if record.ttft.is_none() {
@@ -72,8 +81,8 @@ impl Caller {
         record
     }
 
-    async fn follow(&self, tenant: &Tenant, shot: &Shot, scheduled: Instant, record: &mut Record) -> Ending {
-        let response = match self.send(tenant, shot).await {
+    async fn follow(&self, flow: &Flow, shot: &Shot, scheduled: Instant, record: &mut Record) -> Ending {
+        let response = match self.send(flow, shot).await {
             Ok(response) => response,
             Err(error) => return Ending::Failed(kind(&error).into()),
         };
@@ -95,7 +104,7 @@ impl Caller {
                             record.ttft = Some(now - scheduled);
                             record.lag = record.lag.max(self.lag.now());
                         }
-                        record.tokens_in_window += u64::from(now <= self.window_end);
+                        record.tokens_in_window += u64::from(self.window.contains(&now));
                     }
                 }
             }
@@ -103,14 +112,18 @@ impl Caller {
         Ending::Failed("cut short".into())
     }
 
-    async fn send(&self, tenant: &Tenant, shot: &Shot) -> reqwest::Result<Response> {
+    async fn send(&self, flow: &Flow, shot: &Shot) -> reqwest::Result<Response> {
         let prompt: String = WORD.chars().cycle().take(shot.prompt_bytes as usize).collect();
         let body = json!({
-            "model": self.model, "stream": true, "max_tokens": tenant.max_tokens,
+            "model": self.model, "stream": true, "max_tokens": flow.max_tokens,
             "messages": [{"role": "user", "content": prompt}],
         });
-        let mut request = self.client.post(&self.url).header("x-tenant-id", &tenant.name).json(&body);
-        if let Some((name, value)) = &tenant.lane {
+        let tenant = flow.tenants.get(shot.number % flow.tenants.len().max(1));
+        let mut request = self.client.post(&self.url).json(&body);
+        if let Some(tenant) = tenant {
+            request = request.header("x-tenant-id", tenant);
+        }
+        if let Some((name, value)) = &flow.lane {
             request = request.header(name, value);
         }
         request.send().await

@@ -10,29 +10,31 @@ pub struct Shot {
     /// Since the start.
     pub at: Duration,
     /// Index in the plan.
-    pub tenant: usize,
+    pub flow: usize,
+    /// Counts the requests of its flow.
+    pub number: usize,
     /// Size of the prompt.
     pub prompt_bytes: u32,
 }
 
-/// All requests of a plan, in the order of their arrival. Each tenant draws from numbers of its own, so its arrivals
-/// stay when other tenants change.
+/// All requests of a plan, in the order of their arrival. Each flow draws from numbers of its own, so its arrivals
+/// stay when other flows change.
 pub fn shots(plan: &Plan) -> Vec<Shot> {
     let mut shots = Vec::new();
-    for (index, tenant) in plan.tenants.iter().enumerate() {
-        let mut random = fastrand::Rng::with_seed(plan.seed.wrapping_add(index as u64));
+    for (flow, kind) in plan.flows.iter().enumerate() {
+        let mut random = fastrand::Rng::with_seed(plan.seed.wrapping_add(flow as u64));
         let mut at = 0.0;
-        for _ in 0..plan.max_requests {
+        for number in 0..plan.max_requests {
             // 1 - u lies in (0, 1], so its logarithm is finite.
-            at += -(1.0 - random.f64()).ln() / tenant.rate_per_s;
+            at += -(1.0 - random.f64()).ln() / kind.rate_per_s;
             if at >= plan.duration.as_secs_f64() {
                 break;
             }
-            let prompt_bytes = random.u32(tenant.prompt_bytes.clone());
-            shots.push(Shot { at: Duration::from_secs_f64(at), tenant: index, prompt_bytes });
+            let prompt_bytes = random.u32(kind.prompt_bytes.clone());
+            shots.push(Shot { at: Duration::from_secs_f64(at), flow, number, prompt_bytes });
         }
     }
-    shots.sort_by_key(|shot| (shot.at, shot.tenant));
+    shots.sort_by_key(|shot| (shot.at, shot.flow));
     shots.truncate(plan.max_requests);
     shots
 }
@@ -40,23 +42,26 @@ pub fn shots(plan: &Plan) -> Vec<Shot> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Tenant;
+    use crate::load::Flow;
 
     fn plan(max_requests: usize) -> Plan {
-        let tenant = |name: &str, rate_per_s| Tenant {
+        let flow = |name: &str, rate_per_s| Flow {
             name: name.into(),
+            tenants: vec![name.into()],
             rate_per_s,
             prompt_bytes: 10..=20,
             max_tokens: 1,
             lane: None,
+            in_time: None,
         };
         Plan {
             seed: 7,
+            warm_up: Duration::ZERO,
             duration: Duration::from_secs(100),
             drain: Duration::ZERO,
             max_requests,
             model: "m".into(),
-            tenants: vec![tenant("slow", 1.0), tenant("fast", 20.0)],
+            flows: vec![flow("slow", 1.0), flow("fast", 20.0)],
         }
     }
 
@@ -69,9 +74,9 @@ mod tests {
     }
 
     #[test]
-    fn tenants_arrive_at_their_rates() {
+    fn flows_arrive_at_their_rates() {
         let shots = shots(&plan(10_000));
-        let fast = shots.iter().filter(|shot| shot.tenant == 1).count();
+        let fast = shots.iter().filter(|shot| shot.flow == 1).count();
         let slow = shots.len() - fast;
         assert!((1_800..=2_200).contains(&fast) && (60..=140).contains(&slow), "{slow} and {fast}");
     }

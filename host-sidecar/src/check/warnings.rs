@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use admission_core::config::{Config, ControlConfig};
+use admission_core::units::Millis;
 
 use super::Notes;
 use super::envoy;
@@ -25,8 +26,15 @@ pub fn any_role(written: &Written<'_>, notes: &mut Notes) {
     }
 }
 
-/// The longest that a policy lets a request wait. No lane has a queue, so none waits for anything but its own body.
-const LONGEST_WAIT: Duration = Duration::ZERO;
+/// The longest that policies let a request wait for anything but its own body: in a queue, or there for a first worker.
+fn longest_wait<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Duration {
+    let of_one = |config: &'a Config| {
+        let queues = config.lanes.iter().filter_map(|lane| Some(lane.queue.as_ref()?.max_wait));
+        queues.chain(config.pools.iter().filter_map(|pool| pool.hold_when_empty))
+    };
+    let Millis(longest) = configs.into_iter().flat_map(of_one).max().unwrap_or_default();
+    Duration::from_millis(longest)
+}
 
 /// What surrounds a filter, against what its policy needs.
 pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
@@ -42,7 +50,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
         Carrier::Filter(filter) => {
             policy::header_pause_in_envoy(config, &written.path, filter, notes);
             proxy::buffers(config, filter, notes);
-            proxy::idle_timeouts(filter, LONGEST_WAIT, notes);
+            proxy::idle_timeouts(filter, longest_wait([config]), notes);
             tenants::unguarded(config, &written.path, filter, notes);
             routes::chosen_by_callers(filter, notes);
             clusters::breakers(config, filter, notes);
@@ -62,17 +70,18 @@ pub fn control(config: &ControlConfig, written: &Written<'_>, notes: &mut Notes)
 
 /// What an EnvoyFilter changes around filters that stand elsewhere, by the policies of the same file.
 pub fn patches(document: &Node<'_>, file: &[Config], notes: &mut Notes) {
+    let longest_wait = longest_wait(file);
     let largest_hold = file.iter().map(|config| config.body.hold_limit).max();
     for patch in envoy::patches(document) {
         match patch.applies_to {
             Some("NETWORK_FILTER") => {
                 for manager in patch.value.get("typed_config").iter().filter_map(envoy::typed) {
-                    proxy::idle_timeout(&manager.1, "stream_idle_timeout", LONGEST_WAIT, notes);
+                    proxy::idle_timeout(&manager.1, "stream_idle_timeout", longest_wait, notes);
                 }
             }
             Some("HTTP_ROUTE") => {
                 if let Some(action) = patch.value.get("route") {
-                    proxy::idle_timeout(&action, "idle_timeout", LONGEST_WAIT, notes);
+                    proxy::idle_timeout(&action, "idle_timeout", longest_wait, notes);
                 }
                 if let Some(hold) = largest_hold {
                     proxy::patched_buffer(&patch.value, hold, notes);

@@ -83,6 +83,44 @@ fn an_idle_timeout_that_is_too_short_or_none() {
 }
 
 #[test]
+fn an_idle_timeout_that_ends_requests_while_they_wait() {
+    let route = format!("{MANAGER}.route_config.virtual_hosts[0].routes[0].route.idle_timeout");
+    let mut bootstrap = Bootstrap::shipped();
+    let policy = |bootstrap: &mut Bootstrap, hold: Value| {
+        bootstrap.change_policy(|policy| {
+            policy["lanes"][0]["queue"] = json!({});
+            policy["lanes"][1]["queue"] = json!({"max_wait": "40s"});
+            policy["pools"][0]["hold_when_empty"] = hold;
+        });
+    };
+    bootstrap.route()["route"]["idle_timeout"] = "55s".into();
+    policy(&mut bootstrap, Value::Null);
+    assert_warns(
+        &bootstrap.0,
+        &route,
+        "55s is too short: the proxy would end requests that may still wait; set it above 55s",
+    );
+    bootstrap.route()["route"]["idle_timeout"] = "56s".into();
+    assert_silent(&bootstrap.0);
+    policy(&mut bootstrap, "39s".into());
+    assert_silent(&bootstrap.0);
+    policy(&mut bootstrap, "45s".into());
+    assert_warns(&bootstrap.0, &route, "the longest wait (45s) + 15s");
+}
+
+#[test]
+fn an_idle_timeout_that_istio_patches_by_the_policies_beside_it() {
+    let mut patch = istio_named("EnvoyFilter", "sluice-idle-timeout");
+    patch["spec"]["configPatches"][0]["patch"]["value"]["typed_config"]["stream_idle_timeout"] = "60s".into();
+    let mut plugin = istio_named("WasmPlugin", "sluice");
+    plugin["spec"]["pluginConfig"]["lanes"][2]["queue"] = json!({"max_wait": "44s"});
+    assert_eq!(said_of(&format!("{patch}\n---\n{plugin}")), [""; 0]);
+    plugin["spec"]["pluginConfig"]["lanes"][2]["queue"] = json!({"max_wait": "45s"});
+    let said = said_of(&format!("{patch}\n---\n{plugin}"));
+    assert!(matches!(&said[..], [one] if one.contains("stream_idle_timeout: 60s is too short")), "{said:?}");
+}
+
+#[test]
 fn an_idle_timeout_that_istio_patches() {
     let place = "spec.configPatches[0].patch.value";
     let mut patch = istio_named("EnvoyFilter", "sluice-idle-timeout");

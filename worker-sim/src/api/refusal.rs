@@ -4,7 +4,9 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::json;
 
+use super::request::Api;
 use crate::engine::NeverFits;
 
 /// Why a request is refused.
@@ -85,6 +87,16 @@ impl Refusal {
             Self::Unavailable => "The server is overloaded. Please try again later.".to_owned(),
             Self::TooMany => "Too many requests. Please try again later.".to_owned(),
         }
+    }
+
+    /// The answer to a request, in its API's shape.
+    pub(super) fn answer(self, api: Api) -> Response {
+        if api != Api::Messages {
+            return self.into_response();
+        }
+        let (status, kind) = self.status();
+        let error = json!({"type": kind, "message": self.message()});
+        (status, Json(json!({"type": "error", "error": error}))).into_response()
     }
 }
 

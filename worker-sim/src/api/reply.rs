@@ -5,7 +5,9 @@
 use bytes::Bytes;
 use serde::Serialize;
 
+use super::message;
 use super::request::{Api, Job};
+use crate::hub::Delivery;
 
 /// Words of the made-up output: the token at place `i` is word `i` modulo their number.
 const WORDS: [&str; 16] = [
@@ -14,6 +16,7 @@ const WORDS: [&str; 16] = [
 ];
 const FINGERPRINT: &str = "worker-sim";
 const LENGTH: &str = "length";
+const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// The text of the token at this place of an output.
 pub(super) fn word(index: u32) -> &'static str {
@@ -32,9 +35,9 @@ pub(super) struct Envelope {
 
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Usage {
-    prompt_tokens: u64,
+    pub(super) prompt_tokens: u64,
     total_tokens: u64,
-    completion_tokens: u64,
+    pub(super) completion_tokens: u64,
 }
 
 #[derive(Serialize)]
@@ -166,8 +169,35 @@ impl Usage {
 }
 
 impl Envelope {
+    /// The events of one token; the first one opens its choice.
+    pub(super) fn token(&self, job: &Job, token: Delivery) -> Vec<Bytes> {
+        let Delivery { choice, index, last } = token;
+        let first = index == 0;
+        match self.api {
+            Api::Chat => {
+                let role = first.then(|| self.role_chunk(choice));
+                role.into_iter().chain([self.chat_chunk(choice, index, last)]).collect()
+            }
+            Api::Completions => vec![self.text_chunk(choice, index, last)],
+            Api::Messages => {
+                let begin = first.then(|| message::begin(self, &Usage::of(job)));
+                begin.into_iter().flatten().chain([message::token(index)]).collect()
+            }
+        }
+    }
+
+    /// The events after the last token.
+    pub(super) fn end(&self, job: &Job) -> Vec<Bytes> {
+        let usage = Usage::of(job);
+        if self.api == Api::Messages {
+            return message::end(&usage).into();
+        }
+        let usage_chunk = job.include_usage.then(|| self.usage_chunk(usage));
+        usage_chunk.into_iter().chain([Bytes::from_static(DONE)]).collect()
+    }
+
     /// The chunk that opens a choice of a chat, without content.
-    pub(super) fn role_chunk(&self, choice: usize) -> Bytes {
+    fn role_chunk(&self, choice: usize) -> Bytes {
         let delta = Delta { role: Some("assistant"), content: "" };
         let chat =
             ChatDelta { index: choice, delta, logprobs: (), finish_reason: None, stop_reason: None, token_ids: None };
@@ -175,31 +205,31 @@ impl Envelope {
     }
 
     /// The chunk of one token; the last one carries the reason of the end.
-    pub(super) fn token_chunk(&self, choice: usize, index: u32, last: bool) -> Bytes {
-        let finish_reason = last.then_some(LENGTH);
-        match self.api {
-            Api::Chat => event(&self.chunk(vec![ChatDelta {
-                index: choice,
-                delta: Delta { role: None, content: word(index) },
-                logprobs: (),
-                finish_reason,
-                stop_reason: last.then_some(()),
-                token_ids: Some(()),
-            }])),
-            Api::Completions => event(&self.chunk(vec![TextDelta {
-                index: choice,
-                text: word(index),
-                logprobs: (),
-                finish_reason,
-                stop_reason: (),
-                prompt_token_ids: (),
-                token_ids: (),
-            }])),
-        }
+    fn chat_chunk(&self, choice: usize, index: u32, last: bool) -> Bytes {
+        event(&self.chunk(vec![ChatDelta {
+            index: choice,
+            delta: Delta { role: None, content: word(index) },
+            logprobs: (),
+            finish_reason: last.then_some(LENGTH),
+            stop_reason: last.then_some(()),
+            token_ids: Some(()),
+        }]))
+    }
+
+    fn text_chunk(&self, choice: usize, index: u32, last: bool) -> Bytes {
+        event(&self.chunk(vec![TextDelta {
+            index: choice,
+            text: word(index),
+            logprobs: (),
+            finish_reason: last.then_some(LENGTH),
+            stop_reason: (),
+            prompt_token_ids: (),
+            token_ids: (),
+        }]))
     }
 
     /// The chunk without choices that tells the usage.
-    pub(super) fn usage_chunk(&self, usage: Usage) -> Bytes {
+    fn usage_chunk(&self, usage: Usage) -> Bytes {
         let chunk = self.chunk(Vec::<()>::new());
         event(&Reply { usage: Some(usage), system_fingerprint: Some(FINGERPRINT), ..chunk })
     }
@@ -207,7 +237,7 @@ impl Envelope {
     /// The whole answer in one body.
     pub(super) fn plain(&self, job: &Job) -> Vec<u8> {
         let usage = PlainUsage { usage: Usage::of(job), prompt_tokens_details: (), completion_tokens_details: () };
-        let texts = job.wishes.iter().map(|wish| (0..wish.output).map(word).collect::<String>()).enumerate();
+        let mut texts = job.wishes.iter().map(|wish| (0..wish.output).map(word).collect::<String>()).enumerate();
         match self.api {
             Api::Chat => json(&PlainChat {
                 id: &self.id,
@@ -236,14 +266,12 @@ impl Envelope {
                 usage,
                 kv_transfer_params: (),
             }),
+            Api::Messages => message::plain(self, texts.next().unwrap_or_default().1, &usage.usage),
         }
     }
 
     fn chunk<C>(&self, choices: Vec<C>) -> Reply<'_, C> {
-        let object = match self.api {
-            Api::Chat => "chat.completion.chunk",
-            Api::Completions => "text_completion",
-        };
+        let object = if self.api == Api::Chat { "chat.completion.chunk" } else { "text_completion" };
         Reply {
             id: &self.id,
             object,
@@ -295,6 +323,6 @@ fn event(chunk: &impl Serialize) -> Bytes {
     Bytes::from(event)
 }
 
-fn json(value: &impl Serialize) -> Vec<u8> {
+pub(super) fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

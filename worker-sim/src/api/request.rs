@@ -13,11 +13,13 @@ const BYTES_PER_TOKEN: usize = 4;
 /// Most sequences of one request.
 const MAX_SEQUENCES: usize = 128;
 
-/// Which of the two inference endpoints was asked.
+/// Which of the inference endpoints was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Api {
     Chat,
     Completions,
+    /// Anthropic's.
+    Messages,
 }
 
 /// What a request asks for.
@@ -34,6 +36,7 @@ pub(crate) struct Job {
 struct Body {
     model: Option<String>,
     messages: Option<Vec<Message>>,
+    system: Option<Content>,
     prompt: Option<Prompt>,
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,
@@ -84,8 +87,11 @@ impl Job {
             return Err(Refusal::UnknownModel(model.clone()));
         }
         let prompts = prompts(api, &body)?;
-        let choices = choices(&body, prompts.len())?;
+        let choices = if api == Api::Messages { 1 } else { choices(&body, prompts.len())? };
         let max_tokens = max_tokens(&body, config)?;
+        if api == Api::Messages && max_tokens.is_none() {
+            return Err(missing("max_tokens"));
+        }
         let wish = |prompt| wish(prompt, max_tokens, config);
         let of_each = prompts.iter().map(|prompt| wish(*prompt)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
@@ -99,12 +105,12 @@ impl Job {
 
 /// The tokens of each prompt.
 fn prompts(api: Api, body: &Body) -> Result<Vec<usize>, Refusal> {
-    let missing = |param: &'static str| Refusal::Invalid { param, message: format!("`{param}` is required.") };
     let prompts = match api {
-        Api::Chat => {
+        Api::Chat | Api::Messages => {
             let messages = body.messages.as_ref().filter(|messages| !messages.is_empty());
-            let messages = messages.ok_or_else(|| missing("messages"))?;
-            vec![tokens_of_text(messages.iter().map(Message::bytes).sum())]
+            let messages = messages.ok_or_else(|| missing("messages"))?.iter().flat_map(|message| &message.content);
+            let system = body.system.as_ref().filter(|_| api == Api::Messages);
+            vec![tokens_of_text(messages.chain(system).map(Content::bytes).sum())]
         }
         Api::Completions => match body.prompt.as_ref().ok_or_else(|| missing("prompt"))? {
             Prompt::Text(text) => vec![tokens_of_text(text.len())],
@@ -117,6 +123,10 @@ fn prompts(api: Api, body: &Body) -> Result<Vec<usize>, Refusal> {
         return Err(Refusal::Invalid { param: "prompt", message: "`prompt` is empty.".to_owned() });
     }
     Ok(prompts)
+}
+
+fn missing(param: &'static str) -> Refusal {
+    Refusal::Invalid { param, message: format!("`{param}` is required.") }
 }
 
 /// A text of any kind: its bytes by four, rounded up; an empty one is one token, as if it began with a marker.
@@ -157,12 +167,11 @@ fn wish(prompt: usize, max_tokens: Option<u64>, config: &Config) -> Result<Wish,
     Ok(Wish { prompt, output: u32::try_from(output).unwrap_or(room) })
 }
 
-impl Message {
+impl Content {
     fn bytes(&self) -> usize {
-        match &self.content {
-            None => 0,
-            Some(Content::Text(text)) => text.len(),
-            Some(Content::Parts(parts)) => parts.iter().flat_map(|part| &part.text).map(String::len).sum(),
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Parts(parts) => parts.iter().flat_map(|part| &part.text).map(String::len).sum(),
         }
     }
 }
@@ -199,6 +208,15 @@ mod tests {
         assert_eq!(output(r#""max_tokens":5,"max_completion_tokens":6"#), 6);
         assert_eq!(output(r#""max_tokens":200"#), 197);
         assert_eq!(output(r#""max_tokens":null"#), 128);
+    }
+
+    #[test]
+    fn a_message_counts_what_the_system_says_and_asks_for_its_output() {
+        let message = r#"{"system":[{"text":"1234"}],"messages":[{"content":"56789"}],"max_tokens":7,"n":9}"#;
+        assert_eq!(wishes(Api::Messages, message), [(3, 7)]);
+        assert_eq!(wishes(Api::Chat, message)[0].0, 2);
+        let silent = parse(Api::Messages, r#"{"messages":[{"content":"x"}]}"#).unwrap_err();
+        assert!(matches!(silent, Refusal::Invalid { param: "max_tokens", .. }));
     }
 
     #[test]

@@ -9,27 +9,27 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 
-use super::reply::{Envelope, Usage};
-use super::request::{Api, Job};
+use super::reply::Envelope;
+use super::request::Job;
 use crate::hub::Ticket;
 use crate::stats::Seat;
-
-const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// A streamed answer under way. Dropping it, as the connection does when the client is gone, aborts its sequences.
 struct Events {
     envelope: Envelope,
+    job: Job,
     ticket: Ticket,
     ready: VecDeque<Bytes>,
-    usage: Option<Usage>,
+    /// What is left of the events after the last token.
+    end: VecDeque<Bytes>,
     /// Given up just before the last event.
     seat: Option<Seat>,
 }
 
 /// Answers at once with headers, as vLLM does, and with events as tokens come.
-pub(super) fn respond(envelope: Envelope, job: &Job, ticket: Ticket, seat: Seat) -> Response {
-    let usage = job.include_usage.then(|| Usage::of(job));
-    let events = Events { envelope, ticket, ready: VecDeque::new(), usage, seat: Some(seat) };
+pub(super) fn respond(envelope: Envelope, job: Job, ticket: Ticket, seat: Seat) -> Response {
+    let end = envelope.end(&job).into();
+    let events = Events { envelope, job, ticket, ready: VecDeque::new(), end, seat: Some(seat) };
     let body = stream::unfold(events, |mut events| async move {
         let event = events.next().await?;
         Some((Ok::<_, Infallible>(event), events))
@@ -39,22 +39,19 @@ pub(super) fn respond(envelope: Envelope, job: &Job, ticket: Ticket, seat: Seat)
 
 impl Events {
     async fn next(&mut self) -> Option<Bytes> {
+        if self.ready.is_empty()
+            && let Some(token) = self.ticket.next().await
+        {
+            self.ready.extend(self.envelope.token(&self.job, token));
+        }
         if let Some(event) = self.ready.pop_front() {
             return Some(event);
         }
-        if let Some(token) = self.ticket.next().await {
-            let chunk = self.envelope.token_chunk(token.choice, token.index, token.last);
-            if self.envelope.api == Api::Chat && token.index == 0 {
-                self.ready.push_back(chunk);
-                return Some(self.envelope.role_chunk(token.choice));
-            }
-            return Some(chunk);
+        let event = self.end.pop_front()?;
+        if self.end.is_empty() {
+            // Who sees the end may send the next request at once; it must not meet this one inside.
+            self.seat = None;
         }
-        if let Some(usage) = self.usage.take() {
-            return Some(self.envelope.usage_chunk(usage));
-        }
-        // Who sees the end may send the next request at once; it must not meet this one inside.
-        self.seat.take()?;
-        Some(Bytes::from_static(DONE))
+        Some(event)
     }
 }

@@ -60,13 +60,13 @@ impl Run {
             discarded_samples: report.discarded,
             client_lag_max_ms: report.lag_max_ms,
         };
-        for (name, tenant) in &report.tenants {
-            run.ttft_p50_ms.extend(tenant.ttft_p50_ms.map(|ttft| (name.clone(), ttft)));
-            run.ttft_p95_ms.extend(tenant.ttft_p95_ms.map(|ttft| (name.clone(), ttft)));
-            run.sent.insert(name.clone(), tenant.sent);
-            run.completed.insert(name.clone(), tenant.completed);
-            run.unfinished += tenant.unfinished;
-            for (what, count) in &tenant.failed {
+        for (name, flow) in &report.flows {
+            run.ttft_p50_ms.extend(flow.ttft_p50_ms.map(|ttft| (name.clone(), ttft)));
+            run.ttft_p95_ms.extend(flow.ttft_p95_ms.map(|ttft| (name.clone(), ttft)));
+            run.sent.insert(name.clone(), flow.sent);
+            run.completed.insert(name.clone(), flow.completed);
+            run.unfinished += flow.unfinished;
+            for (what, count) in &flow.failed {
                 *run.failed.entry(what.clone()).or_default() += count;
             }
         }

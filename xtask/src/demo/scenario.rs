@@ -8,25 +8,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bench::load::{Plan, Tenant};
+use bench::load::{Flow, Plan};
 use serde_json::{Value, json};
 
 use crate::config;
-
-/// The model that the shipped policy's pool serves.
-pub const MODEL: &str = "llama-3.3-70b";
-
-/// The shipped policy's pool.
-pub const POOL: &str = "llama";
-
-/// Bearer token between sidecar and control listener; the shipped one.
-pub const TOKEN: &str = "change-me";
-
-/// How many workers there are.
-pub const WORKERS: usize = 3;
-
-/// Worker threads of Envoy; what is counted must be counted over both.
-pub const ENVOY_THREADS: u32 = 2;
+use crate::parts::{MODEL, Stage};
 
 /// A tenant that may have one request in flight.
 pub const GUEST: &str = "guest";
@@ -34,9 +20,13 @@ pub const GUEST: &str = "guest";
 /// The tenant whose waiting matters most.
 pub const INTERACTIVE: &str = "interactive";
 
+/// Three workers behind two threads of Envoy; what is counted must be counted over both.
+pub const STAGE: Stage =
+    Stage { workers: 3, worker_flags: &WORKER_FLAGS, envoy_threads: 2, policy: adapt, bootstrap: |_| Ok(()) };
+
 /// Flags of a worker: slow tokens, so that three of them and everything else fit on two cores; a larger batch gains
 /// little, as on a GPU that is full; dear prompts, since a preempted request is computed again; few blocks.
-pub const WORKER_FLAGS: [&str; 14] = [
+const WORKER_FLAGS: [&str; 14] = [
     "--model",
     MODEL,
     "--max-model-len",
@@ -55,24 +45,23 @@ pub const WORKER_FLAGS: [&str; 14] = [
 
 /// The load. Workers count a token for four bytes.
 pub fn plan(short: bool) -> Plan {
-    let tenant = |name: &str, rate_per_s, prompt_tokens: u32, max_tokens| Tenant {
+    let flow = |name: &str, rate_per_s, prompt_tokens: u32, max_tokens| Flow {
         name: name.into(),
+        tenants: vec![name.into()],
         rate_per_s,
         prompt_bytes: prompt_tokens * 3..=prompt_tokens * 5,
         max_tokens,
         lane: Some(("x-sluice-lane".into(), name.into())),
+        in_time: None,
     };
     Plan {
         seed: 20,
+        warm_up: Duration::ZERO,
         duration: Duration::from_secs(if short { 10 } else { 25 }),
         drain: Duration::from_secs(10),
         max_requests: 2_000,
         model: MODEL.into(),
-        tenants: vec![
-            tenant(INTERACTIVE, 4.0, 64, 32),
-            tenant("standard", 5.0, 192, 64),
-            tenant("batch", 12.0, 128, 192),
-        ],
+        flows: vec![flow(INTERACTIVE, 4.0, 64, 32), flow("standard", 5.0, 192, 64), flow("batch", 12.0, 128, 192)],
     }
 }
 
@@ -80,7 +69,7 @@ pub fn plan(short: bool) -> Plan {
 ///
 /// # Errors
 /// When the shipped policy has no pool.
-pub fn adapt(policy: &mut Value) -> Result<()> {
+fn adapt(policy: &mut Value) -> Result<()> {
     config::merge(
         policy,
         &json!({

@@ -5,8 +5,8 @@ use futures_util::StreamExt;
 use reqwest::{RequestBuilder, Response};
 use serde_json::json;
 
-use super::parts::Parts;
-use super::scenario::{GUEST, MODEL, TOKEN};
+use super::scenario::GUEST;
+use crate::parts::{MODEL, Parts, TOKEN};
 
 /// Shows a request that is let in, and one that is refused because its tenant already has all it may.
 ///

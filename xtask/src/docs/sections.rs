@@ -1,9 +1,9 @@
 //! What the reference page says beside the types: its order, its headings and what belongs to no single field.
 
 use admission_core::config::{
-    ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, ControlConfig, KvConfig, LaneConfig,
-    LaneRuleConfig, LimitsConfig, PoolConfig, RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig,
-    StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
+    AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, ControlConfig,
+    DispatchBudgetConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig, QueueConfig, RejectConfig,
+    RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
 };
 
 use super::fields;
@@ -75,8 +75,15 @@ pub const SECTIONS: [Section; 9] = [
     },
     Section {
         title: "Lanes",
-        text: "A request has one lane. A worker is told a request's lane as `x-sluice-lane` and `x-sluice-priority`.",
-        objects: &[object!(LaneConfig, "`lanes[]`", "lane"), object!(LaneRuleConfig, "`lane_rules[]`", "rule")],
+        text: "A request has one lane. A worker is told a request's lane as `x-sluice-lane` and `x-sluice-priority`. A caller that would\n\
+               rather be refused than wait in a queue sends `x-sluice-no-queue: true`.",
+        objects: &[
+            object!(LaneConfig, "`lanes[]`", "lane"),
+            object!(QueueConfig, "`lanes[].queue`", "queue"),
+            object!(AgingConfig, "`lanes[].aging`", "object"),
+            object!(DispatchBudgetConfig, "`lanes[].dispatch_budget`", "object"),
+            object!(LaneRuleConfig, "`lane_rules[]`", "rule"),
+        ],
     },
     Section {
         title: "Routes",

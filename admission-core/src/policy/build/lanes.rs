@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::lane::{Ceiling, Lane, LaneRule, Lanes};
 use super::super::pool::ModelPattern;
-use super::{Checker, check_model, check_name, check_path_prefix};
+use super::{Checker, check_model, check_name, check_path_prefix, queues};
 use crate::config::{Config, LaneConfig};
 use crate::ledger::LaneKey;
 
@@ -14,13 +14,14 @@ const FULL: f64 = 1.0;
 
 pub(super) fn lanes(config: &Config, check: &mut Checker<'_>) -> Lanes {
     let mut lanes: Vec<Arc<Lane>> = Vec::new();
-    for (index, config) in config.lanes.iter().enumerate() {
-        let lane = lane(config);
+    for (index, written) in config.lanes.iter().enumerate() {
+        let lane = lane(index, written, &config.lanes);
         check_lane(&format!("lanes[{index}]"), &lane, &lanes, check);
         lanes.push(Arc::new(lane));
     }
+    queues::check(config, check);
     let mut lanes = lanes.into_iter();
-    let only = || Arc::new(lane(&LaneConfig { name: "default".to_owned(), priority: 0, ceiling: None }));
+    let only = || Arc::new(lane(0, &LaneConfig { name: "default".to_owned(), ..LaneConfig::default() }, &[]));
     let highest = lanes.next().unwrap_or_else(only);
     let others: Vec<Arc<Lane>> = lanes.collect();
     let lanes = Lanes { highest, default: others.len(), others };
@@ -29,15 +30,21 @@ pub(super) fn lanes(config: &Config, check: &mut Checker<'_>) -> Lanes {
 }
 
 /// Lanes of a negative priority are for work that may be shed, so they give way once the pool is full.
-fn lane(config: &LaneConfig) -> Lane {
+fn lane(position: usize, config: &LaneConfig, all: &[LaneConfig]) -> Lane {
     let sheddable = (config.priority < 0).then_some(FULL);
     let ceiling = config.ceiling.or(sheddable);
+    let name = &config.name;
     Lane {
-        name: config.name.clone(),
-        key: LaneKey::of(&config.name),
+        name: name.clone(),
+        key: LaneKey::of(name),
+        position,
         priority: config.priority,
-        ceiling: ceiling
-            .map(|saturation| Ceiling { saturation, knob: format!("lanes[{}].ceiling", config.name).into() }),
+        ceiling: ceiling.map(|saturation| Ceiling { saturation, knob: format!("lanes[{name}].ceiling").into() }),
+        reserve: config.reserve,
+        aging: config.aging.as_ref().map(|aging| queues::aging(aging, all)),
+        dispatch_budget: config.dispatch_budget.as_ref().map(|budget| queues::dispatch_budget(name, budget)),
+        queue: config.queue.as_ref().map(|queue| queues::queue(name, queue)),
+        preemptible: config.preemptible,
     }
 }
 

@@ -192,6 +192,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         classes: config.classes.iter().map(|class| Arc::new(build_class(&config.name, class))).collect(),
         fallback: config.fallback_pool.clone().map(|pool| Fallback { pool, on: fallback_on(config) }),
         pick_endpoint: config.pick_endpoint,
+        hold_when_empty: config.hold_when_empty,
         stale: Stale { hold: config.stale.hold, knob: knob("stale.hold"), then: config.stale.then },
         busy_knob: format!("the sidecar's pools[{}].busy", config.name).into(),
     }

@@ -6,9 +6,10 @@ use fastrand::Rng;
 
 use super::*;
 use crate::config::{
-    ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, FilterRole, KvConfig, LaneConfig,
-    LaneRuleConfig, LimitsConfig, Mode, PoolConfig, RateConfig, RejectConfig, RetryAfterConfig, RouteConfig,
-    RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
+    AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, DispatchBudgetConfig,
+    FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, PoolConfig, QueueConfig, RateConfig,
+    RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig,
+    TenantSource,
 };
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -96,6 +97,48 @@ fn source(rng: &mut Rng) -> TenantSource {
     }
 }
 
+fn wait(rng: &mut Rng) -> Millis {
+    Millis(rng.u64(1..=3_600_000))
+}
+
+fn queue(rng: &mut Rng) -> QueueConfig {
+    let orders = [Order::Fcfs, Order::Edf, Order::ShortestFirst];
+    QueueConfig {
+        max_requests: rng.u64(1..),
+        max_tokens: some(rng, |rng| rng.u64(1..)),
+        max_bytes: some(rng, |rng| rng.u64(1..1 << 40)),
+        max_wait: wait(rng),
+        order: orders[rng.usize(..3)],
+    }
+}
+
+/// Of at most four lanes, below these.
+fn lane(rng: &mut Rng, above: &[LaneConfig]) -> LaneConfig {
+    let queue = some(rng, queue);
+    let waits = queue.is_some();
+    let to = |rng: &mut Rng| above[rng.usize(..above.len())].name.clone();
+    let units = [BudgetUnit::Requests, BudgetUnit::Tokens, BudgetUnit::Bytes];
+    LaneConfig {
+        name: lane_name(above.len()),
+        priority: 10 - above.len() as i32 * 7,
+        ceiling: some(rng, |rng| share(rng) + 0.1),
+        reserve: some(rng, |rng| share(rng) / 4.0 + f64::MIN_POSITIVE).filter(|_| waits),
+        aging: (waits && !above.is_empty() && rng.bool())
+            .then(|| AgingConfig { after: millis(rng), to: some(rng, to) }),
+        dispatch_budget: some(rng, |rng| {
+            let unit = units[rng.usize(..3)];
+            let max = (unit != BudgetUnit::Requests || rng.bool()).then(|| rng.u64(1..));
+            DispatchBudgetConfig { baseline: share(rng), unit, max }
+        }),
+        preemptible: above.iter().any(|lane| lane.queue.is_some()) && rng.bool(),
+        queue,
+    }
+}
+
+fn lane_name(index: usize) -> String {
+    format!("lane-{index}")
+}
+
 fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
     let falls_back = falls_back && index > 0;
     PoolConfig {
@@ -120,6 +163,7 @@ fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
         fallback_on: if falls_back { vec![Reason::AllBusy, Reason::KvBlocks] } else { Vec::new() },
         stale: StaleConfig { hold: millis(rng), then: StalePolicy::LocalCaps },
         pick_endpoint: rng.bool(),
+        hold_when_empty: None,
     }
 }
 
@@ -140,15 +184,12 @@ fn route(rng: &mut Rng, lane: &str) -> RouteConfig {
 }
 
 fn config(rng: &mut Rng) -> Config {
-    let lane = |index: usize| format!("lane-{index}");
-    let lanes: Vec<_> = (0..rng.usize(1..4))
-        .map(|index| LaneConfig {
-            name: lane(index),
-            priority: 10 - index as i32 * 7,
-            ceiling: some(rng, |rng| share(rng) + 0.1),
-        })
-        .collect();
-    let last = lane(lanes.len() - 1);
+    let mut lanes = Vec::new();
+    for _ in 0..rng.usize(1..=4) {
+        lanes.push(lane(rng, &lanes));
+    }
+    let last = lane_name(lanes.len() - 1);
+    let queues = lanes.iter().any(|lane| lane.queue.is_some());
     let header_pause = rng.bool();
     let unknown = TenantLimitsConfig { tier: None, weight: Some(1), ..tenant(rng, &last) };
     let tenants = [("acme", tenant(rng, &last)), ("*", unknown)];
@@ -170,7 +211,12 @@ fn config(rng: &mut Rng) -> Config {
             lane: last.clone(),
         }),
         tag_body: header_pause && rng.bool(),
-        pools: (0..rng.usize(1..4)).map(|index| pool(rng, index, header_pause)).collect(),
+        pools: (0..rng.usize(1..4))
+            .map(|index| PoolConfig {
+                hold_when_empty: some(rng, wait).filter(|_| queues),
+                ..pool(rng, index, header_pause)
+            })
+            .collect(),
         routes: list(rng, 3, |rng, _| route(rng, &last)),
         body: BodyConfig { hold_limit: rng.u64(1..1 << 40) },
         reject: RejectConfig {

@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::control::take_view;
+use crate::ledger::FlowKey;
+use crate::view::WorkerKey;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -15,6 +17,12 @@ fn proxy(configuration: &Value) -> Proxy {
         panic!("{configuration}")
     };
     Proxy { policy: Rc::new(*policy), ..Proxy::new(1, 1) }
+}
+
+/// Where a tenant's flow in the only lane of the pool `p` has been left.
+fn tag(proxy: &Proxy, ledger: &Ledger) -> u64 {
+    let lane = proxy.policy.lanes().last().unwrap();
+    ledger.finish_tag(FlowKey::of(&proxy.policy.keys.pool("p"), lane.key))
 }
 
 fn push(proxy: &Proxy, generation: u64, workers: &[(&str, bool)]) {
@@ -48,7 +56,8 @@ impl Proxy {
         let classes = rules.pool.classes_of(None, Tokens(prompt));
         let key = self.policy.tenant_key("acme");
         let rules = Rules { classes: &classes, ..rules };
-        let request = Request { ask: ask(prompt), rules, tenant_key: &key, can_be_steered: true };
+        let request =
+            Request { ask: ask(prompt), rules, tenant_key: &key, can_be_steered: true, bytes: 0, deadline: None };
         vm.admit(&*self.store, &request, self.now).map_err(|refusal| refusal.reason)
     }
 
@@ -118,7 +127,7 @@ fn steered_requests_are_counted_at_their_worker_and_its_cap_binds() {
     assert_eq!((held(A), held(B)), (1, 1), "the last one was not steered");
     push(&proxy, 4, &[(A, false), (B, false)]);
     let (rules, tenant_key) = (proxy.rules("acme", "p"), &proxy.policy.tenant_key("acme"));
-    let request = Request { ask: ask(1), rules, tenant_key, can_be_steered: false };
+    let request = Request { ask: ask(1), rules, tenant_key, can_be_steered: false, bytes: 0, deadline: None };
     assert_eq!(two.admit(&*proxy.store, &request, proxy.now).unwrap().endpoint, None, "its headers have gone on");
     assert_eq!((held(A), held(B)), (1, 1));
 }
@@ -167,7 +176,7 @@ fn unknown_tenants_of_one_slot_share_one_cap_one_budget_and_one_fair_tag() {
     }
     assert_eq!(proxy.admit(&mut vm, &other), Err(Reason::TenantRequestRate), "one budget");
     let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key(&other)).unwrap().0;
-    assert_eq!(ledger.fair_tag(), 3 * 160, "one fair tag");
+    assert_eq!(tag(&proxy, &ledger), 3 * 160 * 1_024, "one fair tag");
     proxy.now = Time(proxy.now.0 + 20_000);
     assert!(proxy.admit(&mut vm, &other).is_ok());
 }
@@ -186,17 +195,18 @@ fn addresses_are_compared_as_proxies_write_them() {
 #[test]
 fn a_fair_tag_rises_by_tokens_served_over_weight() {
     let proxy = proxy(&json!({"tenants": {"acme": {"weight": 4}}, "pools": [{"name": "p", "max_in_flight": 1}]}));
-    let tag = || store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap().0.fair_tag();
+    let acme = || store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap().0;
+    let tag = || tag(&proxy, &acme());
     let mut vm = proxy.vm();
     let lease = proxy.ask(&mut vm, 400).unwrap().lease;
-    assert_eq!(tag(), 100, "as estimated");
+    assert_eq!(tag(), 100 * 1_024, "as estimated");
     assert!(proxy.ask(&mut vm, 400).is_err());
-    assert_eq!(tag(), 100, "a refusal is no service");
+    assert_eq!(tag(), 100 * 1_024, "a refusal is no service");
     proxy.correct(&mut vm, lease, 800).unwrap();
-    assert_eq!(tag(), 200);
+    assert_eq!(tag(), 200 * 1_024);
     vm.release(&*proxy.store, lease, Usage::Reported(Tokens(40)), proxy.now);
-    assert_eq!(tag(), 10, "as the worker said");
+    assert_eq!(tag(), 10 * 1_024, "as the worker said");
     let lease = proxy.ask(&mut vm, 400).unwrap().lease;
     vm.release(&*proxy.store, lease, Usage::Refused, proxy.now);
-    assert_eq!(tag(), 10);
+    assert_eq!(tag(), 10 * 1_024);
 }

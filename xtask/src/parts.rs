@@ -11,16 +11,38 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
-use worker_sim::Stats;
+use tokio::signal::unix::{SignalKind, signal};
+use worker_sim::{Arrivals, Stats};
 
-use super::scenario;
-use crate::config;
+use crate::workspace::Workspace;
+use crate::{artefacts, config, tools};
+
+/// The model that the shipped policy's pool serves.
+pub const MODEL: &str = "llama-3.3-70b";
+
+/// The shipped policy's pool.
+pub const POOL: &str = "llama";
+
+/// Bearer token between sidecar and control listener; the shipped one.
+pub const TOKEN: &str = "change-me";
 
 /// Longest time any part is given to get ready.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Between two looks at whether it is.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// How many workers of which kind there are, and what of the shipped configuration is changed.
+pub struct Stage {
+    pub workers: usize,
+    pub worker_flags: &'static [&'static str],
+    /// Worker threads of Envoy.
+    pub envoy_threads: u32,
+    /// Changes the filter's configuration.
+    pub policy: fn(&mut Value) -> Result<()>,
+    /// Changes Envoy's, when all else is in it.
+    pub bootstrap: fn(&mut Value) -> Result<()>,
+}
 
 /// What is to be started.
 #[derive(Clone, Debug)]
@@ -33,6 +55,50 @@ pub struct Programs {
     pub bootstrap: PathBuf,
     /// The shipped sidecar configuration.
     pub sidecar_config: PathBuf,
+}
+
+impl Programs {
+    /// Where they are once they have been built.
+    pub fn of(workspace: &Workspace) -> Self {
+        Self {
+            worker: workspace.built("debug", "worker-sim"),
+            sidecar: workspace.built("debug", "sluice-sidecar"),
+            envoy: workspace.envoy(),
+            filter: workspace.filter(),
+            bootstrap: workspace.shipped("envoy.yaml"),
+            sidecar_config: workspace.shipped("sidecar.yaml"),
+        }
+    }
+}
+
+/// Installs and builds what [`Parts`] start.
+///
+/// # Errors
+/// When something cannot be had or does not build.
+pub fn build(workspace: &Workspace) -> Result<()> {
+    println!("tools and programs");
+    tools::for_demo(workspace)?;
+    artefacts::released_filter(workspace)?;
+    artefacts::programs(workspace)
+}
+
+/// Runs what uses parts. Whatever it started has ended then, also after a failure or Ctrl-C.
+///
+/// # Errors
+/// Its own, and that it was interrupted.
+pub fn block_on<T>(play: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start a runtime")?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        // Whichever ends first, the others are dropped, and with them every program that was started. The play comes first,
+        // since Ctrl-C may be how it is meant to end.
+        tokio::select! {
+            biased;
+            outcome = play => outcome,
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = terminate.recv() => bail!("terminated"),
+        }
+    })
 }
 
 /// Everything that runs.
@@ -84,19 +150,19 @@ impl Program {
 
 impl Parts {
     /// Starts everything and waits until requests would be decided on what the sidecar has seen.
-    pub async fn start(programs: &Programs) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("sluice-demo-").tempdir()?;
+    pub async fn start(programs: &Programs, stage: &Stage) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("sluice-parts-").tempdir()?;
         let client = reqwest::Client::builder().no_proxy().timeout(DEADLINE).build()?;
         let mut workers = Vec::new();
-        for number in 0..scenario::WORKERS {
+        for number in 0..stage.workers {
             let log = folder.path().join(format!("worker-{number}.log"));
-            workers.push(Program::start(&programs.worker, &scenario::WORKER_FLAGS, &log).await?);
+            workers.push(Program::start(&programs.worker, stage.worker_flags, &log).await?);
         }
         let addresses: Vec<SocketAddr> = workers.iter().map(|worker| worker.address).collect();
         println!("    workers   {}", list(&addresses));
 
-        let bootstrap = bootstrap(programs, &addresses)?;
-        let options = Options { program: &programs.envoy, bootstrap: &bootstrap, concurrency: scenario::ENVOY_THREADS };
+        let bootstrap = bootstrap(programs, stage, &addresses)?;
+        let options = Options { program: &programs.envoy, bootstrap: &bootstrap, concurrency: stage.envoy_threads };
         let envoy = Envoy::start(options).await?;
         let (with, without) = (envoy.listener("public").await?, envoy.listener("without").await?);
         let control = envoy.listener("control").await?;
@@ -119,13 +185,16 @@ impl Parts {
         let deadline = Instant::now() + DEADLINE;
         while Instant::now() < deadline {
             let answer = self.client.get(&url).send().await.context("the sidecar has gone")?;
-            if answer.status().is_success() {
+            let ready = answer.status().is_success();
+            last = answer.text().await?;
+            // The proxy sends nothing to workers that it has not found healthy.
+            let healthy = self.envoy.stat("cluster.workers.membership_healthy").await?;
+            if ready && healthy >= self.workers.len() as u64 {
                 return Ok(());
             }
-            last = answer.text().await?;
             tokio::time::sleep(GLANCE).await;
         }
-        bail!("the sidecar is not ready after {DEADLINE:?}: {last}")
+        bail!("the sidecar is not ready after {DEADLINE:?}, or the proxy does not find all workers healthy: {last}")
     }
 
     /// Waits until no worker has anything to do.
@@ -143,6 +212,19 @@ impl Parts {
         Ok(self.stats().await?.iter().map(|worker| worker.preemptions).sum())
     }
 
+    /// What a worker says of the requests that reached it.
+    pub async fn arrivals(&self, worker: &Program) -> Result<Arrivals> {
+        let url = format!("http://{}/sim/arrivals", worker.address);
+        self.client.get(url).send().await.context("a worker has gone")?.json().await.context("no arrivals")
+    }
+
+    /// Makes a worker begin that list anew.
+    pub async fn forget_arrivals(&self, worker: &Program) -> Result<()> {
+        let url = format!("http://{}/sim/arrivals", worker.address);
+        self.client.delete(url).send().await.context("a worker has gone")?.error_for_status()?;
+        Ok(())
+    }
+
     async fn stats(&self) -> Result<Vec<Stats>> {
         let mut all = Vec::new();
         for worker in &self.workers {
@@ -153,15 +235,17 @@ impl Parts {
     }
 }
 
-/// The shipped bootstrap with free ports, these workers, this scenario's limits, and a second public listener without
-/// the filter.
-fn bootstrap(programs: &Programs, workers: &[SocketAddr]) -> Result<Value> {
+/// The shipped bootstrap with free ports, these workers, the stage's limits, and a second public listener without the
+/// filter.
+fn bootstrap(programs: &Programs, stage: &Stage, workers: &[SocketAddr]) -> Result<Value> {
     let mut bootstrap = config::document(&programs.bootstrap)?;
     config::set_module(&mut bootstrap, &programs.filter);
     free_port(&mut bootstrap["admin"]["address"]);
     let listeners = &mut bootstrap["static_resources"]["listeners"];
     for name in ["public", "control"] {
-        free_port(&mut config::named(listeners, name)?["address"]);
+        let listener = config::named(listeners, name)?;
+        free_port(&mut listener["address"]);
+        listener["stat_prefix"] = name.into();
     }
     let cluster = config::named(&mut bootstrap["static_resources"]["clusters"], "workers")?;
     let endpoint = |worker: &SocketAddr| {
@@ -177,14 +261,15 @@ fn bootstrap(programs: &Programs, workers: &[SocketAddr]) -> Result<Value> {
     let filter = config::named(&mut config::http_manager(&mut bootstrap, "public")?["http_filters"], "sluice")?;
     let text = &mut filter["typed_config"]["config"]["configuration"]["value"];
     let mut policy: Value = serde_json::from_str(text.as_str().context("the filter has no configuration")?)?;
-    scenario::adapt(&mut policy)?;
+    (stage.policy)(&mut policy)?;
     *text = policy.to_string().into();
     let listeners = bootstrap["static_resources"]["listeners"].as_array_mut();
     listeners.context("the bootstrap has no listeners")?.push(without);
+    (stage.bootstrap)(&mut bootstrap)?;
     Ok(bootstrap)
 }
 
-/// The demo's callers say themselves who they are.
+/// Callers say themselves who they are.
 fn believe_callers(bootstrap: &mut Value) -> Result<()> {
     let filters = config::http_manager(bootstrap, "public")?["http_filters"].as_array_mut();
     let filters = filters.context("the public listener has no filters")?;
@@ -199,6 +284,7 @@ fn listener_without_filter(bootstrap: &mut Value) -> Result<Value> {
     filters.context("the public listener has no filters")?.retain(|filter| filter["name"] != "sluice");
     let listener = config::named(&mut copy["static_resources"]["listeners"], "public")?;
     listener["name"] = "without".into();
+    listener["stat_prefix"] = "without".into();
     Ok(listener.take())
 }
 
@@ -210,8 +296,8 @@ fn free_port(address: &mut Value) {
 fn sidecar_config(shipped: &Path, control: SocketAddr, workers: &[SocketAddr]) -> Result<Value> {
     let mut config = config::document(shipped)?;
     config["listen"] = "127.0.0.1:0".into();
-    config["proxies"] = json!([{"url": format!("http://{control}"), "token": scenario::TOKEN}]);
-    config::named(&mut config["pools"], scenario::POOL)?["workers"] = workers.iter().map(ToString::to_string).collect();
+    config["proxies"] = json!([{"url": format!("http://{control}"), "token": TOKEN}]);
+    config::named(&mut config["pools"], POOL)?["workers"] = workers.iter().map(ToString::to_string).collect();
     Ok(config)
 }
 
@@ -224,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shipped_bootstrap_has_what_the_demo_changes() {
+    fn the_shipped_bootstrap_has_what_is_changed() {
         let programs = Programs {
             worker: PathBuf::new(),
             sidecar: PathBuf::new(),
@@ -233,7 +319,9 @@ mod tests {
             bootstrap: Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config/envoy.yaml"),
             sidecar_config: PathBuf::new(),
         };
-        let bootstrap = bootstrap(&programs, &[SocketAddr::from(([127, 0, 0, 1], 1))]).unwrap();
+        let unchanged = |_: &mut Value| Ok(());
+        let stage = Stage { workers: 1, worker_flags: &[], envoy_threads: 1, policy: unchanged, bootstrap: unchanged };
+        let bootstrap = bootstrap(&programs, &stage, &[SocketAddr::from(([127, 0, 0, 1], 1))]).unwrap();
         assert!(!bootstrap.to_string().contains("HeaderMutation"), "callers would be anonymous");
     }
 }

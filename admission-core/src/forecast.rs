@@ -1,0 +1,94 @@
+//! How long a request would wait, and when a refused one is best to come back.
+
+use crate::ledger::Ledger;
+use crate::members::Members;
+use crate::outcome::Place;
+use crate::policy::{Lane, Lanes};
+use crate::queue::Share;
+use crate::units::{Millis, Time};
+
+/// Where a request would stand that comes for a lane now.
+///
+/// Ahead of it are all that wait for higher lanes, and of its own lane what weighted fair queueing lets go first: of `n`
+/// requests that its tenant has waiting already, and itself, each round of the tenants lets one go, so
+/// `(n + 1) × weights of all tenants ÷ its own`, or all that wait if those are fewer. How its tenants stand is known of this
+/// VM alone; it is taken to be the same in the others. While none waits here, all that wait elsewhere are ahead.
+///
+/// The wait is the place in the lane times the time between starts in that lane while others waited; before that was
+/// measured, the place in the whole line times the time between ends of
+/// requests in flight.
+pub(crate) fn place(
+    (ledger, members): (&Ledger, &Members),
+    lanes: &Lanes,
+    lane: &Lane,
+    share: Share,
+    weight: u32,
+    now: Time,
+) -> Place {
+    let all = ledger.backlog(lane.key, members).requests;
+    let higher = lanes.iter().take_while(|other| other.position < lane.position);
+    let higher = higher.fold(0_u64, |sum, other| sum.saturating_add(ledger.backlog(other.key, members).requests));
+    let in_lane = in_turn(share, all, weight);
+    let position = higher.saturating_add(in_lane);
+    let wait = ledger.time_to_start(lane.key, in_lane, now).or_else(|| ledger.time_to_free(position, members));
+    Place { position, wait }
+}
+
+/// Place among those that wait for a lane, `all` of them over all VMs; 1 is the next.
+fn in_turn(share: Share, all: u64, weight: u32) -> u64 {
+    let weight = u64::from(weight.max(1));
+    if share.all == 0 {
+        return all.saturating_add(1);
+    }
+    let own = share.own.saturating_mul(all).checked_div(share.all).unwrap_or(0);
+    let weights = if share.own > 0 { share.weights } else { share.weights.saturating_add(weight) };
+    let by_weight = own.saturating_add(1).saturating_mul(weights).div_ceil(weight);
+    by_weight.clamp(1, all.saturating_add(1))
+}
+
+/// When callers that are refused one after the other are told to come back: not together, but one after the other too,
+/// as fast as places are freed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Promises {
+    last: Time,
+}
+
+/// Longest time ahead that anything is promised for.
+const FARTHEST: Millis = Millis(600_000);
+
+impl Promises {
+    /// The advice for a caller that could be served after `wait`, if one more is served every `gap`.
+    pub(crate) fn next(&mut self, wait: Millis, gap: Millis, now: Time) -> Millis {
+        let soonest = now.0.saturating_add(wait.0);
+        let behind = self.last.0.saturating_add(gap.0);
+        self.last = Time(soonest.max(behind).min(now.0.saturating_add(FARTHEST.0)));
+        self.last.since(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_family = "wasm")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn a_light_tenant_stands_before_the_waiters_of_a_flooding_one() {
+        let flood = Share { own: 0, all: 50, weights: 1 };
+        assert_eq!(in_turn(flood, 100, 1), 2, "one of the flood's goes first at most");
+        assert_eq!(in_turn(flood, 100, 4), 2);
+        assert_eq!(in_turn(Share { own: 50, ..flood }, 100, 1), 101, "the flood stands behind itself");
+        assert_eq!(in_turn(Share::default(), 0, 1), 1);
+        assert_eq!(in_turn(Share { own: 3, all: 30, weights: 10 }, 30, 1), 31, "never behind more than there are");
+        assert_eq!(in_turn(Share { own: 3, all: 30, weights: 5 }, 30, 4), 5, "weight shortens the line");
+    }
+
+    #[test]
+    fn promises_follow_each_other() {
+        let mut promises = Promises::default();
+        let told: Vec<u64> = (0..3).map(|_| promises.next(Millis(500), Millis(100), Time(10_000)).0).collect();
+        assert_eq!(told, [500, 600, 700]);
+        assert_eq!(promises.next(Millis(500), Millis(100), Time(20_000)).0, 500, "old promises are forgotten");
+        assert_eq!(promises.next(Millis(0), Millis(u64::MAX), Time(20_000)), FARTHEST);
+    }
+}

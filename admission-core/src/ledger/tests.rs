@@ -1,0 +1,133 @@
+use super::*;
+use crate::members::Member;
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+const LANE: LaneKey = LaneKey(7);
+
+fn amount(requests: u64, tokens: u64) -> Amount {
+    Amount { requests, tokens: Tokens(tokens), blocks: Tokens(tokens).blocks_of(16) }
+}
+
+fn two_members() -> (Members, Holder, Holder) {
+    let mut members = Members::default();
+    let (a, b) = (members.join().unwrap(), members.join().unwrap());
+    (members, a, b)
+}
+
+#[test]
+fn release_restores() {
+    let (members, a, b) = two_members();
+    let mut ledger = Ledger::default();
+    ledger.charge(&members, b, LANE, amount(1, 50));
+    let before = ledger.held(&members);
+    ledger.charge(&members, a, LANE, amount(1, 100));
+    ledger.charge(&members, a, LaneKey(8), amount(2, 10));
+    ledger.release(&members, a, LANE, amount(1, 100), Millis(5));
+    ledger.release(&members, a, LaneKey(8), amount(2, 10), Millis(6));
+    assert_eq!(ledger.held(&members), before);
+}
+
+#[test]
+fn a_dead_epoch_counts_zero_and_its_column_goes_with_the_next_write() {
+    let (mut members, a, b) = two_members();
+    let mut ledger = Ledger::default();
+    ledger.charge(&members, a, LANE, amount(3, 300));
+    ledger.charge(&members, b, LANE, amount(1, 10));
+    members.fence(&[Member { holder: a, heartbeat: 0 }]);
+    assert_eq!(ledger.held(&members), amount(1, 10));
+    ledger.charge(&members, b, LANE, amount(1, 6));
+    assert_eq!(ledger.columns.len(), 1);
+}
+
+#[test]
+fn a_release_under_a_fenced_epoch_takes_from_nobody() {
+    let (mut members, a, b) = two_members();
+    let mut ledger = Ledger::default();
+    ledger.charge(&members, a, LANE, amount(1, 16));
+    ledger.charge(&members, b, LANE, amount(1, 16));
+    members.fence(&[Member { holder: a, heartbeat: 0 }]);
+    let again = members.join().unwrap();
+    assert_eq!(again.slot, a.slot);
+    ledger.charge(&members, again, LANE, amount(1, 16));
+    ledger.release(&members, a, LANE, amount(1, 16), Millis(1));
+    assert_eq!(ledger.held(&members), amount(2, 32));
+}
+
+#[test]
+fn survives_its_own_encoding_and_keeps_what_it_does_not_know() {
+    let (members, a, b) = two_members();
+    let mut ledger = Ledger::default();
+    ledger.admit(&members, a, LANE, amount(1, 100));
+    ledger.admit(&members, b, LaneKey(u32::MAX), amount(2, u64::MAX));
+    ledger.release(&members, b, LaneKey(u32::MAX), amount(1, 5), Millis(10));
+    ledger.tally(&members, a, TallyKey::class("long"), 1);
+    ledger.mark(WorkerKey::of("10.0.0.1:80"), (1, 2), Time(3));
+    ledger.serve_flow(FlowKey(7), 9, 4, Tokens(100));
+    ledger.publish_blocked(&members, a, Some(Blocked { band: LANE, urgency: 5 }));
+    let head = Head { band: LANE, lane: LaneKey(8), flow: 2, tag: 3, urgency: 4 };
+    let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9) };
+    let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true };
+    ledger.publish(&members, b, &report);
+    ledger.note_start(&members, LANE, LANE, 77, Time(8));
+    ledger.note_refusal((1, 2));
+    ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, newest: Time(4) }]);
+    ledger.ask_of(&members, a, 1);
+    let mut bytes = ledger.encode();
+    assert_eq!(Ledger::decode(&bytes), Some(ledger.clone()));
+    bytes.extend_from_slice(&[77, 2, 0, 0, 0, 1, 2]);
+    assert_eq!(Ledger::decode(&bytes).unwrap().encode(), bytes);
+}
+
+#[test]
+fn what_is_in_flight_ends_the_faster_the_more_there_is() {
+    let mut drain = Drain::default();
+    assert_eq!(drain.time_for(1, 1), None);
+    for _ in 0..50 {
+        drain.note(Millis(600));
+    }
+    assert_eq!(drain.time_for(1, 3), Some(Millis(200)));
+    assert_eq!(drain.time_for(3, 1), Some(Millis(1_800)));
+    assert_eq!(drain.time_for(1, 0), Some(Millis(600)));
+}
+
+#[test]
+fn a_vm_says_all_it_has_to_say_in_place_of_what_it_said() {
+    let (mut members, a, b) = two_members();
+    let mut ledger = Ledger::default();
+    let report = |requests| {
+        let backlog = Backlog { requests, oldest: Time(requests), ..Backlog::default() };
+        Report { waiting: vec![(LANE, backlog)], ..Report::default() }
+    };
+    ledger.publish(&members, a, &report(3));
+    ledger.publish(&members, a, &report(2));
+    ledger.publish(&members, b, &report(5));
+    assert_eq!(ledger.backlog(LANE, &members).requests, 7);
+    assert_eq!(ledger.backlog(LANE, &members).oldest, Time(2));
+    members.fence(&[Member { holder: a, heartbeat: 0 }]);
+    assert_eq!(ledger.backlog(LANE, &members).requests, 5, "what a dead one said is void");
+    let again = members.join().unwrap();
+    ledger.publish(&members, again, &Report::default());
+    ledger.publish(&members, b, &Report::default());
+    assert!(ledger.nobody_waits());
+}
+
+#[test]
+fn a_lane_moves_as_fast_as_its_waiters_start() {
+    let (members, a, _) = two_members();
+    let mut ledger = Ledger::default();
+    let waits = |requests| {
+        let backlog = Backlog { requests, ..Backlog::default() };
+        Report { waiting: vec![(LANE, backlog)], ..Report::default() }
+    };
+    ledger.publish(&members, a, &waits(1));
+    for step in 0..40 {
+        ledger.note_start(&members, LANE, LANE, 0, Time(step * 250));
+    }
+    assert_eq!(ledger.time_to_start(LANE, 4, Time(39 * 250)), Some(Millis(1_000)));
+    let stalled = ledger.time_to_start(LANE, 1, Time(39 * 250 + 5_000));
+    assert_eq!(stalled, Some(Millis(5_000)), "it has not moved for longer than that");
+    ledger.publish(&members, a, &Report::default());
+    let quiet = ledger.time_to_start(LANE, 1, Time(9_000_000));
+    assert_eq!(quiet, Some(Millis(250)), "nobody has waited since, so the pause says nothing");
+}

@@ -1,0 +1,170 @@
+//! How requests of a lane wait, and what they may hold.
+
+use super::super::Cap;
+use super::super::lane::{Aging, BudgetUnit, DispatchBudget, QueueLimits};
+use super::Checker;
+use crate::config::{AgingConfig, Config, DispatchBudgetConfig, LaneConfig, QueueConfig};
+use crate::units::Millis;
+
+const MILLION: f64 = 1e6;
+
+/// Nothing waits longer: by then its caller has surely gone, and its proxy's timeouts have ended it.
+const LONGEST: Millis = Millis(3_600_000);
+
+/// Shares that a person means to add up to 1 may come out a little above.
+const ROUNDING: f64 = 1e-9;
+
+pub(super) fn queue(lane: &str, config: &QueueConfig) -> QueueLimits {
+    let knob = |field: &str| format!("lanes[{lane}].queue.{field}").into();
+    let cap = |limit: Option<u64>, field: &str| limit.map(|limit| Cap { limit, knob: knob(field) });
+    QueueLimits {
+        max_requests: Cap { limit: config.max_requests, knob: knob("max_requests") },
+        max_tokens: cap(config.max_tokens, "max_tokens"),
+        max_bytes: cap(config.max_bytes, "max_bytes"),
+        max_wait: config.max_wait,
+        max_wait_knob: knob("max_wait"),
+        order: config.order,
+    }
+}
+
+pub(super) fn aging(config: &AgingConfig, lanes: &[LaneConfig]) -> Aging {
+    let to = config.to.as_ref().and_then(|to| lanes.iter().position(|lane| lane.name == *to));
+    Aging { after: config.after, to: to.unwrap_or(0) }
+}
+
+pub(super) fn dispatch_budget(lane: &str, config: &DispatchBudgetConfig) -> DispatchBudget {
+    DispatchBudget {
+        baseline_ppm: ((config.baseline * MILLION).round() as u64).min(999_999),
+        unit: config.unit,
+        max: config.max,
+        knob: format!("lanes[{lane}].dispatch_budget").into(),
+    }
+}
+
+/// Of every lane, and of the pools that its requests wait for.
+pub(super) fn check(config: &Config, check: &mut Checker<'_>) {
+    let uncapped = config.pools.iter().filter(|pool| pool.max_in_flight.is_none());
+    let uncapped = uncapped.filter(|pool| pool.max_in_flight_per_worker.is_none());
+    let uncapped: Vec<&str> = uncapped.map(|pool| pool.name.as_str()).collect();
+    for (index, lane) in config.lanes.iter().enumerate() {
+        let path = format!("lanes[{index}]");
+        let (above, _) = config.lanes.split_at_checked(index).unwrap_or_default();
+        if let Some(queue) = &lane.queue {
+            check_queue(&format!("{path}.queue"), queue, check);
+        }
+        if let Some(aging) = &lane.aging {
+            check_aging(&format!("{path}.aging"), aging, above, config, check);
+        }
+        if let Some(budget) = &lane.dispatch_budget {
+            check_budget(&format!("{path}.dispatch_budget"), budget, &uncapped, check);
+        }
+        if let Some(reserve) = lane.reserve {
+            check_reserve(format!("{path}.reserve"), reserve, above, &uncapped, check);
+        }
+        check_what_it_needs(&path, lane, above, check);
+    }
+    check_holds(config, check);
+}
+
+fn check_queue(path: &str, queue: &QueueConfig, check: &mut Checker<'_>) {
+    let bounds =
+        [("max_requests", Some(queue.max_requests)), ("max_tokens", queue.max_tokens), ("max_bytes", queue.max_bytes)];
+    for (field, _) in bounds.iter().filter(|(_, bound)| *bound == Some(0)) {
+        check.problem(format!("{path}.{field}"), "0 would let nothing wait; leave `queue` out for that");
+    }
+    check_wait(format!("{path}.max_wait"), queue.max_wait, check);
+}
+
+fn check_wait(path: String, wait: Millis, check: &mut Checker<'_>) {
+    if wait == Millis(0) || wait > LONGEST {
+        check.problem(path, format!("{wait} is not a wait of more than 0 and at most one hour"));
+    }
+}
+
+fn check_aging(path: &str, aging: &AgingConfig, above: &[LaneConfig], config: &Config, check: &mut Checker<'_>) {
+    if aging.after == Millis(0) {
+        check.problem(format!("{path}.after"), "must be more than 0");
+    }
+    let Some(to) = &aging.to else { return };
+    if config.lanes.iter().all(|lane| lane.name != *to) {
+        check.unknown(format!("{path}.to"), "lanes", to);
+    } else if above.iter().all(|lane| lane.name != *to) && !above.is_empty() && check.shape == 0 {
+        check.problem(format!("{path}.to"), format!("{to:?} is not above this lane"));
+    }
+}
+
+fn check_budget(path: &str, budget: &DispatchBudgetConfig, uncapped: &[&str], check: &mut Checker<'_>) {
+    if !(0.0..1.0).contains(&budget.baseline) {
+        let message = format!("{} is not a share of at least 0 and below 1", budget.baseline);
+        check.problem(format!("{path}.baseline"), message);
+    }
+    let path = format!("{path}.max");
+    match (budget.max, budget.unit) {
+        (Some(0), _) => check.problem(path, "must be at least 1"),
+        (Some(_), _) => {}
+        (None, BudgetUnit::Requests) => check_caps(path, "is needed", uncapped, check),
+        (None, BudgetUnit::Tokens | BudgetUnit::Bytes) if check.shape == 0 => {
+            check.problem(path, "is needed where `unit` is not requests: no pool has such a cap of its own");
+        }
+        (None, BudgetUnit::Tokens | BudgetUnit::Bytes) => {}
+    }
+}
+
+fn check_reserve(path: String, reserve: f64, above: &[LaneConfig], uncapped: &[&str], check: &mut Checker<'_>) {
+    if !(reserve > 0.0 && reserve <= 1.0) {
+        check.problem(path.clone(), format!("{reserve} is not a share of more than 0 and at most 1"));
+    }
+    let before: f64 = above.iter().filter_map(|lane| lane.reserve).sum();
+    let most = 1.0 + ROUNDING;
+    // Said once, where it happens; a share that is too much by itself has been told.
+    if reserve <= 1.0 && before <= most && before + reserve > most {
+        let before = (before * MILLION).round() / MILLION;
+        let message = format!("{reserve} and the {before} of the lanes before it are more than 1");
+        check.problem(path.clone(), message);
+    }
+    check_caps(path, "is a share of nothing", uncapped, check);
+}
+
+/// What is measured against caps on requests in flight needs them.
+fn check_caps(path: String, without: &str, uncapped: &[&str], check: &mut Checker<'_>) {
+    if !uncapped.is_empty() && check.shape == 0 {
+        let message = format!(
+            "{without} where a pool has neither `max_in_flight` nor `max_in_flight_per_worker`: {}",
+            uncapped.join(", ")
+        );
+        check.problem(path, message);
+    }
+}
+
+/// What has no meaning without a queue, here or in a lane above.
+fn check_what_it_needs(path: &str, lane: &LaneConfig, above: &[LaneConfig], check: &mut Checker<'_>) {
+    // What is missing may have had to be taken out.
+    if check.shape != 0 {
+        return;
+    }
+    for (field, said) in [("aging", lane.aging.is_some()), ("reserve", lane.reserve.is_some())] {
+        if said && lane.queue.is_none() {
+            check.problem(format!("{path}.{field}"), "has no meaning without `queue`: nothing of this lane waits");
+        }
+    }
+    for (field, said) in [("aging", lane.aging.is_some()), ("preemptible", lane.preemptible)] {
+        if said && above.is_empty() {
+            check.problem(format!("{path}.{field}"), "there is no lane above");
+        }
+    }
+    if lane.preemptible && !above.is_empty() && above.iter().all(|lane| lane.queue.is_none()) {
+        check.problem(format!("{path}.preemptible"), "no lane above has a `queue`, so nothing waits for what it holds");
+    }
+}
+
+fn check_holds(config: &Config, check: &mut Checker<'_>) {
+    let queues = config.lanes.iter().any(|lane| lane.queue.is_some());
+    for (index, pool) in config.pools.iter().enumerate() {
+        let Some(hold) = pool.hold_when_empty else { continue };
+        let path = format!("pools[{index}].hold_when_empty");
+        check_wait(path.clone(), hold, check);
+        if !queues && check.shape == 0 {
+            check.problem(path, "has no meaning where no lane has a `queue`: there is nowhere to wait");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Those that wait for one pool in one VM.
+//!
+//! A waiter stands in a band: the lane it came for, or one that it has climbed to. In a band each tenant has a flow; the
+//! flow with the lowest fair tag goes first, and in a flow the most urgent. A flow whose tenant holds all that it may, or
+//! whose class does, steps aside until that changes, so that it keeps back nobody else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::decide::{Ask, Turn, flow_of, urgency};
+use crate::ledger::{Amount, Backlog, Blocked, FlowKey, Head, LaneKey, Report, TallyKey};
+use crate::members::Holder;
+use crate::policy::{Class, Lane, Lanes, Limits, Pool};
+use crate::units::{Millis, Time};
+
+mod band;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use band::Aside;
+use band::Band;
+
+/// Names a waiter within its VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A request that waits, with all that it takes to decide on it again.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    /// What it asks for.
+    pub ask: Ask,
+    /// What its tenant may hold and use.
+    pub limits: Arc<Limits>,
+    /// Where it goes.
+    pub pool: Arc<Pool>,
+    /// Of the pool, that it belongs to.
+    pub classes: Vec<Arc<Class>>,
+    /// The lane it came for.
+    pub lane: Arc<Lane>,
+    /// All there are.
+    pub lanes: Arc<Lanes>,
+    /// Name of its tenant's record.
+    pub tenant_key: Rc<str>,
+    /// Its headers can still tell the proxy which worker to take.
+    pub can_be_steered: bool,
+    /// Size of its body, as far as it is known.
+    pub bytes: u64,
+    /// Within which the caller wants the first token.
+    pub deadline: Option<Millis>,
+    /// When it came.
+    pub arrived: Time,
+}
+
+impl Waiter {
+    /// How long it may wait for its turn.
+    #[must_use]
+    pub fn patience(&self) -> Millis {
+        let longest = self.lane.queue.as_ref().map_or(Millis(0), |queue| queue.max_wait);
+        self.deadline.map_or(longest, |deadline| deadline.min(longest))
+    }
+
+    fn urgency(&self) -> u64 {
+        urgency(&self.lane, &self.ask, self.deadline, self.arrived)
+    }
+
+    fn amount(&self) -> Amount {
+        self.ask.amount(self.pool.block_size)
+    }
+
+    fn backlog(&self) -> Backlog {
+        Backlog { requests: 1, tokens: self.amount().tokens, bytes: self.bytes, oldest: self.arrived }
+    }
+
+    /// Position of the lane it counts as, and when it climbs next.
+    fn band(&self, now: Time) -> (usize, Option<Time>) {
+        let Some(aging) = self.lane.aging else { return (self.lane.position, None) };
+        let lanes = now.since(self.arrived).0.checked_div(aging.after.0).unwrap_or(0);
+        let climbed = usize::try_from(lanes).unwrap_or(usize::MAX);
+        let band = self.lane.position.saturating_sub(climbed).max(aging.to);
+        let next = self.arrived.0.saturating_add(aging.after.0.saturating_mul(lanes.saturating_add(1)));
+        (band, (band > aging.to).then_some(Time(next)))
+    }
+}
+
+/// Tenant and classes of those that wait in one order: what keeps one of them keeps all.
+pub(crate) type FlowId = (Rc<str>, Rc<[TallyKey]>);
+
+/// A waiter in its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) waiter: Waiter,
+    pub(crate) band: usize,
+    pub(crate) flow: FlowId,
+    urgency: u64,
+    climbs: Option<Time>,
+    until: Time,
+}
+
+impl Waiting {
+    /// In the records.
+    pub(crate) fn band_lane(&self) -> &Lane {
+        self.waiter.lanes.at(self.band)
+    }
+
+    pub(crate) fn flow_key(&self) -> FlowKey {
+        FlowKey::of(&self.waiter.pool.key, self.band_lane().key)
+    }
+
+    /// Where it stands in line.
+    pub(crate) fn turn(&self, holder: Holder) -> Turn<'_> {
+        let (flow, urgency, bytes) = (flow_of(&self.flow.0), self.urgency, self.waiter.bytes);
+        Turn { band: self.band_lane(), flow, urgency, bytes, waits_in: Some(holder) }
+    }
+}
+
+/// The first of a band that came for one lane.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) ticket: Ticket,
+    pub(crate) lane: LaneKey,
+    pub(crate) head: Head,
+}
+
+/// All that wait for one pool in one VM.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    waiting: BTreeMap<Ticket, Waiting>,
+    /// By position, and by the lane that those in it came for.
+    bands: BTreeMap<(usize, LaneKey), Band>,
+    backlog: BTreeMap<LaneKey, Backlog>,
+    arrivals: BTreeSet<(LaneKey, Time, Ticket)>,
+    climbing: BTreeSet<(Time, Ticket)>,
+    ending: BTreeSet<(Time, Ticket)>,
+    /// The flow that the next look begins with.
+    pub(crate) looked_at: Option<FlowId>,
+    /// What the pool's record says of this queue.
+    pub(crate) published: Report,
+    /// Since when the pool has had no worker, as far as it was noticed.
+    pub(crate) empty_since: Option<Time>,
+    /// When a worker was first seen after that.
+    pub(crate) filled: Time,
+}
+
+impl Queue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn get(&self, ticket: Ticket) -> Option<&Waiting> {
+        self.waiting.get(&ticket)
+    }
+
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.waiting.keys().copied()
+    }
+
+    /// Adds a waiter whose tenant starts at a tag of its band; one that opens a flow that has to step aside does so.
+    pub(crate) fn push(&mut self, ticket: Ticket, waiter: Waiter, tag: u64, aside: Option<Aside>, now: Time) {
+        let (band, climbs) = waiter.band(now);
+        let classes: Rc<[TallyKey]> = waiter.classes.iter().map(|class| class.key).collect();
+        let until = Time(waiter.arrived.0.saturating_add(waiter.patience().0));
+        let (urgency, flow) = (waiter.urgency(), (Rc::clone(&waiter.tenant_key), classes));
+        let waiting = Waiting { waiter, band, flow, urgency, climbs, until };
+        self.put_back(ticket, waiting, tag, aside);
+    }
+
+    /// Puts a waiter into its place.
+    pub(crate) fn put_back(&mut self, ticket: Ticket, waiting: Waiting, tag: u64, aside: Option<Aside>) {
+        let lane = waiting.waiter.lane.key;
+        let band = self.bands.entry((waiting.band, lane)).or_default();
+        band.push(&waiting.flow, (waiting.urgency, ticket), waiting.waiter.limits.weight, tag, aside);
+        let backlog = self.backlog.entry(lane).or_default();
+        *backlog = backlog.plus(waiting.waiter.backlog());
+        self.arrivals.insert((lane, waiting.waiter.arrived, ticket));
+        self.climbing.extend(waiting.climbs.map(|at| (at, ticket)));
+        self.ending.insert((waiting.until, ticket));
+        self.waiting.insert(ticket, waiting);
+    }
+
+    /// Takes a waiter out.
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&ticket)?;
+        let (lane, leaving) = (waiting.waiter.lane.key, waiting.waiter.backlog());
+        if let Some(band) = self.bands.get_mut(&(waiting.band, lane)) {
+            band.take(&waiting.flow, (waiting.urgency, ticket));
+            if band.is_empty() {
+                self.bands.remove(&(waiting.band, lane));
+            }
+        }
+        if let Some(backlog) = self.backlog.get_mut(&lane) {
+            backlog.requests = backlog.requests.saturating_sub(leaving.requests);
+            backlog.tokens.0 = backlog.tokens.0.saturating_sub(leaving.tokens.0);
+            backlog.bytes = backlog.bytes.saturating_sub(leaving.bytes);
+        }
+        self.arrivals.remove(&(lane, waiting.waiter.arrived, ticket));
+        if let Some(at) = waiting.climbs {
+            self.climbing.remove(&(at, ticket));
+        }
+        self.ending.remove(&(waiting.until, ticket));
+        Some(waiting)
+    }
+
+    /// Lets those climb whose time has come; `tag` is where a tenant starts in a band.
+    pub(crate) fn climb(&mut self, now: Time, mut tag: impl FnMut(&Waiting) -> u64) {
+        while let Some((at, ticket)) = self.climbing.first().copied()
+            && at <= now
+            && let Some(mut waiting) = self.take(ticket)
+        {
+            (waiting.band, waiting.climbs) = waiting.waiter.band(now);
+            let tag = tag(&waiting);
+            self.put_back(ticket, waiting, tag, None);
+        }
+    }
+
+    /// The first of every band and lane that does not stand aside.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> {
+        self.bands.iter().filter_map(|((_, lane), band)| {
+            let (tag, urgency, ticket) = band.first()?;
+            let waiting = self.waiting.get(&ticket)?;
+            let (band, flow) = (waiting.band_lane().key, flow_of(&waiting.flow.0));
+            Some(Candidate { ticket, lane: *lane, head: Head { band, lane: *lane, flow, tag, urgency } })
+        })
+    }
+
+    /// Sets where the flow of a waiter starts.
+    pub(crate) fn retag(&mut self, ticket: Ticket, tag: u64) {
+        self.change_flow(ticket, |band, flow| band.retag(flow, tag));
+    }
+
+    /// The first waiters of some flows in line, by tenant from a name on and round again.
+    pub(crate) fn flows_from(&self, from: Option<&FlowId>, most: usize) -> Vec<Ticket> {
+        self.bands.values().flat_map(|band| band.flows_from(from, most)).take(most).collect()
+    }
+
+    /// The first waiters of a tenant's flows.
+    pub(crate) fn flows_of(&self, tenant: &str) -> Vec<Ticket> {
+        self.bands.values().flat_map(|band| band.flows_of(tenant)).collect()
+    }
+
+    /// Makes the flow of a waiter step aside.
+    pub(crate) fn step_aside(&mut self, ticket: Ticket, aside: Aside) {
+        self.change_flow(ticket, |band, flow| band.step_aside(flow, aside));
+    }
+
+    fn change_flow(&mut self, ticket: Ticket, change: impl FnOnce(&mut Band, &FlowId)) {
+        if let Some(waiting) = self.waiting.get(&ticket)
+            && let Some(band) = self.bands.get_mut(&(waiting.band, waiting.waiter.lane.key))
+        {
+            change(band, &waiting.flow);
+        }
+    }
+
+    /// Lets the flows of a tenant step back in line; false when none stood aside for it.
+    pub(crate) fn step_back(&mut self, tenant: &str) -> bool {
+        self.bands.values_mut().fold(false, |any, band| band.step_back(tenant) | any)
+    }
+
+    /// Lets the first flow of each kind of class step back in line.
+    pub(crate) fn step_back_by_class(&mut self) {
+        self.bands.values_mut().for_each(Band::step_back_by_class);
+    }
+
+    /// Some tenants whose flows stand aside for their own caps, from a name on, and round again.
+    pub(crate) fn tenants_aside(&self, from: Option<&Rc<str>>, most: usize) -> Vec<Rc<str>> {
+        let mut tenants: BTreeSet<&Rc<str>> = BTreeSet::new();
+        for band in self.bands.values() {
+            tenants.extend(band.tenants_aside(from, most));
+        }
+        tenants.into_iter().take(most).cloned().collect()
+    }
+
+    /// The first of a tenant's waiters that stand aside for its own caps.
+    pub(crate) fn blocked(&self, tenant: &str) -> Option<Blocked> {
+        let heads = self.bands.values().filter_map(|band| {
+            let (urgency, ticket) = band.first_aside(tenant)?;
+            let waiting = self.waiting.get(&ticket)?;
+            Some((waiting.band, urgency, waiting.band_lane().key))
+        });
+        heads.min_by_key(|(band, urgency, _)| (*band, *urgency)).map(|(_, urgency, band)| Blocked { band, urgency })
+    }
+
+    /// Those whose time is up.
+    pub(crate) fn due(&self, now: Time) -> Vec<Ticket> {
+        self.ending.iter().take_while(|(until, _)| *until <= now).map(|(_, ticket)| *ticket).collect()
+    }
+
+    /// Lets a waiter stay longer.
+    pub(crate) fn extend(&mut self, ticket: Ticket, until: Time) {
+        if let Some(waiting) = self.waiting.get_mut(&ticket) {
+            self.ending.remove(&(waiting.until, ticket));
+            waiting.until = until;
+            self.ending.insert((until, ticket));
+        }
+    }
+
+    /// What the pool's record is to say.
+    pub(crate) fn report(&self) -> Report {
+        let oldest = |lane: LaneKey| {
+            let first = (lane, Time(0), Ticket(0));
+            self.arrivals.range(first..).next().filter(|(other, ..)| *other == lane).map_or(Time(0), |(_, at, _)| *at)
+        };
+        let waiting = self.backlog.iter().filter(|(_, backlog)| backlog.requests > 0);
+        Report {
+            waiting: waiting.map(|(lane, backlog)| (*lane, Backlog { oldest: oldest(*lane), ..*backlog })).collect(),
+            heads: self.candidates().map(|candidate| candidate.head).collect(),
+            for_a_class: self.bands.values().any(Band::waits_for_a_class),
+        }
+    }
+
+    /// How a flow stands among those that wait for a lane.
+    pub(crate) fn share(&self, lane: &Lane, flow: &FlowId) -> Share {
+        let band = self.bands.get(&(lane.position, lane.key));
+        Share {
+            own: band.map_or(0, |band| band.waiting_in(flow)),
+            all: self.backlog.get(&lane.key).map_or(0, |backlog| backlog.requests),
+            weights: band.map_or(0, Band::weights),
+        }
+    }
+}
+
+/// How a flow stands among those that wait for a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Its own requests that wait.
+    pub(crate) own: u64,
+    /// Requests of anybody.
+    pub(crate) all: u64,
+    /// Weights of all flows that have some.
+    pub(crate) weights: u64,
+}

@@ -1,0 +1,188 @@
+//! One band of a queue: flows by fair tag.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use super::{FlowId, Ticket};
+use crate::ledger::TallyKey;
+
+/// Why a flow stands aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aside {
+    /// Its tenant holds all that it may.
+    Tenant,
+    /// A class of its requests does.
+    Class,
+}
+
+/// Requests of one tenant, and of the same classes.
+#[derive(Debug)]
+struct Flow {
+    waiters: BTreeSet<(u64, Ticket)>,
+    weight: u32,
+    tag: u64,
+    aside: Option<Aside>,
+}
+
+/// Flows by tag and by the urgency of their first.
+type InOrder = BTreeSet<(u64, u64, FlowId)>;
+
+/// Flows that came for one lane and count as one.
+#[derive(Debug, Default)]
+pub(super) struct Band {
+    flows: BTreeMap<FlowId, Flow>,
+    /// Those in line.
+    ready: InOrder,
+    for_tenant: BTreeSet<FlowId>,
+    for_class: BTreeMap<Rc<[TallyKey]>, InOrder>,
+    weights: u64,
+}
+
+impl Band {
+    pub(super) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Adds a waiter whose tenant has a weight and starts at a tag; one that opens a flow that has to step aside does so.
+    pub(super) fn push(&mut self, id: &FlowId, waiter: (u64, Ticket), weight: u32, tag: u64, aside: Option<Aside>) {
+        let flow = self.lift(id).unwrap_or(Flow { waiters: BTreeSet::new(), weight, tag, aside });
+        let mut flow = Flow { weight, tag, ..flow };
+        flow.waiters.insert(waiter);
+        self.lay(id, flow);
+    }
+
+    pub(super) fn take(&mut self, id: &FlowId, waiter: (u64, Ticket)) {
+        self.change(id, |flow| {
+            flow.waiters.remove(&waiter);
+        });
+    }
+
+    pub(super) fn retag(&mut self, id: &FlowId, tag: u64) {
+        self.change(id, |flow| flow.tag = tag);
+    }
+
+    pub(super) fn step_aside(&mut self, id: &FlowId, aside: Aside) {
+        self.change(id, |flow| flow.aside = Some(aside));
+    }
+
+    /// The tag, the urgency and the ticket of who goes first.
+    pub(super) fn first(&self) -> Option<(u64, u64, Ticket)> {
+        let (tag, urgency, id) = self.ready.first()?;
+        let (_, ticket) = self.flows.get(id)?.waiters.first()?;
+        Some((*tag, *urgency, *ticket))
+    }
+
+    pub(super) fn step_back(&mut self, tenant: &str) -> bool {
+        let ids: Vec<FlowId> = self.of_tenant_aside(tenant).cloned().collect();
+        for id in &ids {
+            self.change(id, |flow| flow.aside = None);
+        }
+        !ids.is_empty()
+    }
+
+    pub(super) fn step_back_by_class(&mut self) {
+        let first = |flows: &InOrder| flows.first().map(|(.., id)| id.clone());
+        let ids: Vec<FlowId> = self.for_class.values().filter_map(first).collect();
+        for id in &ids {
+            self.change(id, |flow| flow.aside = None);
+        }
+    }
+
+    /// The first waiter of a tenant that stands aside for its own caps.
+    pub(super) fn first_aside(&self, tenant: &str) -> Option<(u64, Ticket)> {
+        self.of_tenant_aside(tenant).filter_map(|id| self.flows.get(id)?.waiters.first().copied()).min()
+    }
+
+    pub(super) fn tenants_aside<'a>(
+        &'a self,
+        from: Option<&Rc<str>>,
+        most: usize,
+    ) -> impl Iterator<Item = &'a Rc<str>> {
+        let start: FlowId = (from.cloned().unwrap_or_else(|| "".into()), Rc::default());
+        let behind = self.for_tenant.range(start.clone()..);
+        let round = self.for_tenant.range(..start);
+        behind.chain(round).map(|(tenant, _)| tenant).take(most)
+    }
+
+    pub(super) fn flows_from(&self, from: Option<&FlowId>, most: usize) -> impl Iterator<Item = Ticket> {
+        let start: FlowId = from.cloned().unwrap_or_else(|| ("".into(), Rc::default()));
+        let behind = self.flows.range(start.clone()..);
+        let round = self.flows.range(..start);
+        behind.chain(round).filter_map(|(_, flow)| Some(flow.waiters.first()?.1)).take(most)
+    }
+
+    pub(super) fn flows_of<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = Ticket> {
+        let start: FlowId = (tenant.into(), Rc::default());
+        let own = self.flows.range(start..).take_while(move |((other, _), _)| **other == *tenant);
+        own.filter_map(|(_, flow)| Some(flow.waiters.first()?.1))
+    }
+
+    pub(super) fn waits_for_a_class(&self) -> bool {
+        !self.for_class.is_empty()
+    }
+
+    pub(super) fn waiting_in(&self, id: &FlowId) -> u64 {
+        self.flows.get(id).map_or(0, |flow| flow.waiters.len() as u64)
+    }
+
+    /// Of all flows.
+    pub(super) fn weights(&self) -> u64 {
+        self.weights
+    }
+
+    fn of_tenant_aside<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = &'a FlowId> {
+        let start: FlowId = (tenant.into(), Rc::default());
+        self.for_tenant.range(start..).take_while(move |(other, _)| **other == *tenant)
+    }
+
+    fn change(&mut self, id: &FlowId, change: impl FnOnce(&mut Flow)) {
+        if let Some(mut flow) = self.lift(id) {
+            change(&mut flow);
+            self.lay(id, flow);
+        }
+    }
+
+    /// Takes a flow out of every order.
+    fn lift(&mut self, id: &FlowId) -> Option<Flow> {
+        let flow = self.flows.remove(id)?;
+        self.weights = self.weights.saturating_sub(u64::from(flow.weight));
+        let urgency = flow.waiters.first().map_or(0, |(urgency, _)| *urgency);
+        let key = (flow.tag, urgency, id.clone());
+        match flow.aside {
+            None => {
+                self.ready.remove(&key);
+            }
+            Some(Aside::Tenant) => {
+                self.for_tenant.remove(id);
+            }
+            Some(Aside::Class) => {
+                if let Some(flows) = self.for_class.get_mut(&id.1) {
+                    flows.remove(&key);
+                    if flows.is_empty() {
+                        self.for_class.remove(&id.1);
+                    }
+                }
+            }
+        }
+        Some(flow)
+    }
+
+    /// Puts a flow into the order it belongs to; an empty one is gone.
+    fn lay(&mut self, id: &FlowId, flow: Flow) {
+        let Some((urgency, _)) = flow.waiters.first() else { return };
+        let key = (flow.tag, *urgency, id.clone());
+        match flow.aside {
+            None => {
+                self.ready.insert(key);
+            }
+            Some(Aside::Tenant) => {
+                self.for_tenant.insert(id.clone());
+            }
+            Some(Aside::Class) => {
+                self.for_class.entry(Rc::clone(&id.1)).or_default().insert(key);
+            }
+        }
+        self.weights = self.weights.saturating_add(u64::from(flow.weight));
+        self.flows.insert(id.clone(), flow);
+    }
+}

@@ -1,0 +1,242 @@
+//! Requests that start, are corrected and end.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::claim::{Claim, Denied, Granted, Starts, contention};
+use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, counted_bytes};
+use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
+use crate::decide::{Ask, Held, Known, Rules, Turn, decide, flow_of, may_grow, urgency};
+use crate::ledger::{Amount, Cost, LaneKey, Ledger, Report, TallyKey};
+use crate::members::Holder;
+use crate::outcome::Refusal;
+use crate::policy::{Class, Lane, Pool};
+use crate::store::{self, Store};
+use crate::units::{Time, Tokens};
+use crate::view::{ViewSummary, WorkerKey, Workers};
+
+impl Vm {
+    /// Decides on a request and, if it may start, charges it to its tenant and its pool. One that has just come stands behind
+    /// whoever waits and comes first.
+    ///
+    /// A refusal leaves nothing behind. The two records are charged one after the other; when the pool turns out to be
+    /// full only then, the tenant gets its share back.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<Admission, Refusal> {
+        let holder = self.ready(store, now).map_err(|error| contention(&error))?;
+        let Request { ask, rules, tenant_key, bytes, deadline, .. } = *request;
+        let (flow, urgency) = (flow_of(tenant_key), urgency(rules.lane, &ask, deadline, now));
+        let turn = Turn { band: rules.lane, flow, urgency, bytes, waits_in: None };
+        self.start(store, request, &turn, (holder, None), now)
+            .map_err(|refusal| self.pace(store, request, refusal, now))
+    }
+
+    /// Starts a request in its turn; `report` is who waits here from then on, if it has waited itself.
+    pub(super) fn start(
+        &mut self,
+        store: &impl Store,
+        request: &Request<'_>,
+        turn: &Turn<'_>,
+        (holder, report): (Holder, Option<&Report>),
+        now: Time,
+    ) -> Result<Admission, Refusal> {
+        let Request { ask, rules, .. } = *request;
+        let view = view_of(store, rules.pool);
+        let workers = view.as_ref().filter(|_| rules.pool.pick_endpoint && request.can_be_steered);
+        let workers = workers.and_then(|view| self.workers(store, rules.pool, view));
+        let known = Known { view: view.as_ref(), workers: workers.as_deref() };
+        let mut lease = lease_of(request, turn.band, now);
+        let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
+        let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
+        let evictable = lease.preemptible.then(|| self.evictable_with(&lease, now));
+        let starts = Starts::Request(evictable.as_deref());
+        match lease.claim(report).charge(store, (&self.members, holder), seen, &starts, judge, now) {
+            Ok(Granted { spent, endpoint }) => {
+                lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
+                let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent };
+                Ok(Admission { lease: self.keep(lease, now), endpoint, spending })
+            }
+            Err(denied) => {
+                self.undo(store, &denied, &lease, holder, now);
+                Err(*denied.refusal)
+            }
+        }
+    }
+
+    /// Sets what a lease holds to what is known now. Where it holds more than it should, the rest is given back; where it
+    /// needs more, that is charged if there is room for it. A lease that has ended is left alone.
+    ///
+    /// # Errors
+    /// There is no room; the lease is as it was.
+    pub fn correct(
+        &mut self,
+        store: &impl Store,
+        id: LeaseId,
+        ask: &Ask,
+        rules: Rules<'_>,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let Some(lease) = self.leases.get(&id).cloned() else { return Ok(()) };
+        let (before, after) = (lease.amount, ask.amount(lease.pool.block_size));
+        let cost = Cost { tokens: after.tokens, ..lease.cost };
+        let classes: Vec<TallyKey> = rules.classes.iter().map(|class| class.key).collect();
+        let joined = rules.classes.iter().filter(|class| !lease.classes.contains(&class.key));
+        let joined: Vec<Arc<Class>> = joined.cloned().collect();
+        if after.tokens > before.tokens || !joined.is_empty() {
+            let more = Lease {
+                amount: after.minus(before),
+                cost: cost.beyond(lease.cost),
+                classes: joined.iter().map(|class| class.key).collect(),
+                worker: None,
+                bytes: 0,
+                ..lease.clone()
+            };
+            self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?;
+        }
+        let left: Vec<TallyKey> = lease.classes.iter().filter(|key| !classes.contains(key)).copied().collect();
+        if after.tokens < before.tokens || !left.is_empty() {
+            let less = Lease { amount: before.minus(after), classes: left, worker: None, bytes: 0, ..lease.clone() };
+            // What growing has charged is paid already; only what was charged too much comes back.
+            let right = Cost { tokens: cost.tokens.min(lease.cost.tokens), ..lease.cost };
+            self.change_both(store, &less, Kind::Refund, right, None, now);
+        }
+        if let Some(lease) = self.leases.get_mut(&id) {
+            (lease.amount, lease.cost, lease.classes) = (after, cost, classes);
+        }
+        Ok(())
+    }
+
+    /// Charges what a lease needs beyond what it holds.
+    fn grow(
+        &mut self,
+        store: &impl Store,
+        more: &Lease,
+        whole: Amount,
+        rules: Rules<'_>,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let holder = self.ready(store, now).map_err(|error| contention(&error))?;
+        let view = view_of(store, rules.pool);
+        let known = Known { view: view.as_ref(), workers: None };
+        let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
+        let judge = |held: Held<'_>| may_grow(more.amount, whole.blocks, rules, known, held, now).map(|()| None);
+        let claim: Claim<'_> = more.claim(None);
+        let granted = claim.charge(store, (&self.members, holder), seen, &Starts::Nothing, judge, now);
+        granted.map(|_| ()).map_err(|denied| {
+            self.undo(store, &denied, more, holder, now);
+            *denied.refusal
+        })
+    }
+
+    fn undo(&mut self, store: &impl Store, denied: &Denied, lease: &Lease, holder: Holder, now: Time) {
+        if denied.tenant_charged {
+            let Lease { tenant_key: key, lane, amount, tenant_rates, weight, cost, lanes, .. } = lease.clone();
+            let flow = Some((lease.flow(), weight));
+            let budget = Some(Settlement::between(&tenant_rates, flow, cost, Cost::default()));
+            let (tallies, kind, frees) = (Vec::new(), Kind::Refund, Frees::Tenant(lanes));
+            let change = Change { key, holder, lane, amount, tallies, kind, budget, frees, evicted: None };
+            self.change(store, change, now);
+        }
+    }
+
+    /// Gives back what a lease holds and settles its budgets, once; a second call does nothing.
+    pub fn release(&mut self, store: &impl Store, id: LeaseId, usage: Usage, now: Time) {
+        let Some(lease) = self.leases.remove(&id) else { return };
+        let cost = match usage {
+            Usage::AsEstimated => lease.cost,
+            Usage::Reported(tokens) => Cost { tokens, ..lease.cost },
+            Usage::Nothing => Cost { tokens: Tokens(0), ..lease.cost },
+            Usage::Refused => Cost::default(),
+        };
+        let evicted = self.forget_evictable(&lease, id);
+        let kind = Kind::Release(now.since(lease.started));
+        self.change_both(store, &lease, kind, cost, evicted, now);
+    }
+
+    /// Notes that a worker has refused what it was sent: it counts as busy until the next view, or for a second, and no lane
+    /// with a dispatch budget starts anything until the next view. A worker that the view does not call free is left as it
+    /// is; so is the record when others are faster, since the next refusal says it again.
+    pub fn mark(&mut self, store: &impl Store, pool: &Pool, address: &str, now: Time) {
+        let Some(view) = view_of(store, pool) else { return };
+        let is_free = self.workers(store, pool, &view).is_some_and(|workers| workers.is_free(address));
+        let marked = store::update(store, &pool.key, |ledger: &mut Ledger| {
+            ledger.note_refusal(view.stamp());
+            if is_free {
+                ledger.mark(WorkerKey::of(address), view.stamp(), now);
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        drop(marked);
+    }
+
+    /// The pool's workers as that view lists them, or a later one of the same sidecar, whose summary is about to follow.
+    fn workers(&mut self, store: &impl Store, pool: &Pool, view: &ViewSummary) -> Option<Rc<Workers>> {
+        let current = self.workers.get(&pool.workers_key).filter(|workers| workers.stamp() == view.stamp());
+        if current.is_none() {
+            let read = Workers::decode(&store.read(&pool.workers_key).0?)?;
+            self.workers.insert(Arc::clone(&pool.workers_key), Rc::new(read));
+        }
+        let usable = |workers: &&Rc<Workers>| workers.epoch == view.epoch && workers.generation >= view.generation;
+        self.workers.get(&pool.workers_key).filter(usable).cloned()
+    }
+
+    fn keep(&mut self, lease: Lease, now: Time) -> LeaseId {
+        let id = LeaseId(self.next_lease);
+        self.next_lease = self.next_lease.wrapping_add(1);
+        self.note_evictable(&lease, id, now);
+        self.leases.insert(id, lease);
+        id
+    }
+
+    /// Takes what a lease says from both records, and sets what it has cost to `cost`.
+    fn change_both(
+        &mut self,
+        store: &impl Store,
+        lease: &Lease,
+        kind: Kind,
+        cost: Cost,
+        evicted: Option<Evicted>,
+        now: Time,
+    ) {
+        let (Some(holder), amount, lane) = (self.holder, lease.amount, lease.lane) else { return };
+        let change = |key: &Rc<str>, rates, flow, frees, evicted| {
+            let budget = Some(Settlement::between(rates, flow, lease.cost, cost));
+            let tallies = lease.tallied_in(key).collect();
+            Change { key: Rc::clone(key), holder, lane, amount, tallies, kind, budget, frees, evicted }
+        };
+        let for_pool = Frees::Pool(Arc::clone(&lease.pool), Arc::clone(&lease.lanes));
+        let for_tenant = Frees::Tenant(Arc::clone(&lease.lanes));
+        let flow = Some((lease.flow(), lease.weight));
+        let of_pool = change(&lease.pool_key, &lease.pool_rates, None, for_pool, evicted);
+        let of_tenant = change(&lease.tenant_key, &lease.tenant_rates, flow, for_tenant, None);
+        // The tenant first: whoever is woken for the pool finds what its tenant has got back.
+        self.change(store, of_tenant, now);
+        self.look_at_tenant(store, &lease.tenant_key);
+        self.change(store, of_pool, now);
+    }
+}
+
+fn lease_of(request: &Request<'_>, band: &Lane, now: Time) -> Lease {
+    let Request { ask, rules, tenant_key, bytes, .. } = *request;
+    let lane: LaneKey = rules.lane.key;
+    Lease {
+        tenant_key: tenant_key.into(),
+        pool_key: Rc::from(&*rules.pool.key),
+        pool: Arc::clone(rules.pool),
+        lanes: Arc::clone(rules.lanes),
+        lane,
+        band: band.key,
+        started: now,
+        amount: ask.amount(rules.pool.block_size),
+        classes: rules.classes.iter().map(|class| class.key).collect(),
+        worker: None,
+        bytes: counted_bytes(rules.lane, bytes),
+        preemptible: rules.lane.preemptible,
+        weight: rules.tenant.weight,
+        tenant_rates: Arc::clone(&rules.tenant.rates),
+        pool_rates: Arc::clone(&rules.pool.rates),
+        cost: ask.cost(),
+    }
+}

@@ -1,0 +1,370 @@
+//! Waiters that start, and those whose time is up.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::{Admission, Note, Vm, Wake, view_of};
+use crate::decide::{Known, next_in_line, rank};
+use crate::ledger::{LaneKey, Ledger};
+use crate::members::Holder;
+use crate::outcome::{Detail, Limit, Obstacle, Reason, Refusal, Retry};
+use crate::queue::{Aside, Candidate, Queue, Ticket, Waiter, Waiting};
+use crate::store::{self, Store};
+use crate::units::{Millis, Time};
+
+/// Most waiters that start in one go; the rest are next.
+const MOST_STARTS: usize = 64;
+
+/// Flows that one poll looks at in each queue.
+const FLOWS_LOOKED_AT: usize = 8;
+
+/// Tenants that are asked in one poll whether they still hold all that they may.
+const TENANTS_ASKED: usize = 32;
+
+/// What has become of those that waited.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// They may go on, in this order.
+    pub started: Vec<Started>,
+    /// They may not.
+    pub refused: Vec<(Ticket, Refusal)>,
+}
+
+/// A waiter that has started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// Which.
+    pub ticket: Ticket,
+    /// What it holds.
+    pub admission: Admission,
+    /// How long it has waited.
+    pub waited: Millis,
+}
+
+/// One go through a queue.
+#[derive(Default)]
+struct Round {
+    progress: Progress,
+    /// Lanes whose own limits let nothing start.
+    closed: BTreeSet<LaneKey>,
+    /// Who comes first in another VM.
+    ahead: Option<Holder>,
+}
+
+enum Go {
+    On,
+    Stop,
+}
+
+impl Vm {
+    /// Carries out what another VM, or this one, has been told.
+    pub fn woken(&mut self, store: &impl Store, note: &Note, now: Time) -> Progress {
+        match note {
+            Note::Evict(pool_key) => {
+                self.evict(store, pool_key);
+                Progress::default()
+            }
+            Note::Start(key) if self.queues.contains_key(key) => self.dispatch(store, key, true, now),
+            Note::Start(tenant_key) => {
+                let mut progress = Progress::default();
+                for key in self.ask_tenants(store, std::slice::from_ref(tenant_key)) {
+                    progress.add(self.dispatch(store, &key, true, now));
+                }
+                progress
+            }
+        }
+    }
+
+    /// What nobody has told: starts whoever may start, and ends the wait of those whose time is up. To be called every
+    /// [`super::POLL`] while somebody waits here.
+    pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
+        let mut progress = Progress { started: Vec::new(), refused: self.expire(store, now) };
+        let aside = self.queues.values().flat_map(|queue| queue.tenants_aside(self.next_aside.as_ref(), TENANTS_ASKED));
+        let aside: Vec<Rc<str>> = aside.take(TENANTS_ASKED).collect();
+        self.next_aside = aside.last().map(|tenant| format!("{tenant}\0").into());
+        self.ask_tenants(store, &aside);
+        let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
+        for key in keys {
+            self.look_at_some(store, &key);
+            progress.add(self.dispatch(store, &key, false, now));
+        }
+        progress
+    }
+
+    /// Looks where the tenants of some flows start now, others with every poll: what their answers gave back elsewhere
+    /// brings them forward.
+    fn look_at_some(&mut self, store: &impl Store, key: &Rc<str>) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let tickets = queue.flows_from(queue.looked_at.as_ref(), FLOWS_LOOKED_AT);
+        let last = tickets.last().and_then(|ticket| queue.get(*ticket)).map(|waiting| waiting.flow.clone());
+        queue.looked_at = last.map(|(tenant, _)| (format!("{tenant}\0").into(), Rc::default()));
+        look_at(store, queue, &tickets);
+    }
+
+    /// Looks where a tenant starts now.
+    pub(super) fn look_at_tenant(&mut self, store: &impl Store, tenant_key: &str) {
+        for queue in self.queues.values_mut() {
+            let tickets = queue.flows_of(tenant_key);
+            look_at(store, queue, &tickets);
+        }
+    }
+
+    /// Lets the waiters of tenants step back in line, and returns the queues in which some do.
+    fn ask_tenants(&mut self, store: &impl Store, tenants: &[Rc<str>]) -> BTreeSet<Rc<str>> {
+        let mut keys = BTreeSet::new();
+        for tenant in tenants {
+            let back = self.queues.iter_mut().filter_map(|(key, queue)| queue.step_back(tenant).then_some(key));
+            let back: Vec<Rc<str>> = back.cloned().collect();
+            if !back.is_empty() {
+                keys.extend(back);
+                self.publish_blocked(store, tenant);
+            }
+        }
+        keys
+    }
+
+    /// Starts those of one queue that may start now; with `pass_on`, wakes the VM of whoever comes next.
+    fn dispatch(&mut self, store: &impl Store, key: &Rc<str>, pass_on: bool, now: Time) -> Progress {
+        let Ok(holder) = self.ready(store, now) else { return Progress::default() };
+        let Some(mut queue) = self.queues.remove(key) else { return Progress::default() };
+        queue.step_back_by_class();
+        climb(store, &mut queue, key, now);
+        let mut round = Round::default();
+        let mut stopped = false;
+        while !stopped && round.progress.started.len() < MOST_STARTS {
+            stopped = matches!(self.start_first(store, (key, &mut queue), &mut round, holder, now), Go::Stop);
+        }
+        let full = !stopped;
+        self.queues.insert(Rc::clone(key), queue);
+        self.publish(store, key);
+        if full {
+            self.wakes.push(Wake::start(holder.slot, key));
+        } else if pass_on {
+            self.wakes.extend(round.ahead.map(|ahead| Wake::start(ahead.slot, key)));
+        }
+        round.progress
+    }
+
+    /// Starts the first that may, if the pool lets it.
+    fn start_first(
+        &mut self,
+        store: &impl Store,
+        (key, queue): (&Rc<str>, &mut Queue),
+        round: &mut Round,
+        holder: Holder,
+        now: Time,
+    ) -> Go {
+        let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return Go::Stop };
+        let Some((ticket, waiting)) = self.first(store, queue, &seen, &round.closed, now) else {
+            round.ahead = self.ahead(store, queue, &seen, holder, now);
+            return Go::Stop;
+        };
+        // The tag of the last look may be old: others of the tenant may have started or ended elsewhere.
+        let Ok((tenant, _)) = store::read::<Ledger>(store, &waiting.waiter.tenant_key) else { return Go::Stop };
+        let tag = tenant.start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().key));
+        queue.retag(ticket, tag);
+        if self.first(store, queue, &seen, &round.closed, now).is_some_and(|(first, _)| first != ticket) {
+            return Go::On;
+        }
+        let Some(waiting) = queue.take(ticket) else { return Go::Stop };
+        let report = queue.report();
+        match self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, Some(&report)), now) {
+            Ok(admission) => {
+                queue.published = report;
+                (queue.empty_since, queue.filled) =
+                    (None, if queue.empty_since.is_some() { now } else { queue.filled });
+                let waited = now.since(waiting.waiter.arrived);
+                round.progress.started.push(Started { ticket, admission, waited });
+                Go::On
+            }
+            Err(refusal) => {
+                queue.put_back(ticket, waiting.clone(), tag, None);
+                self.stays(store, (key, queue), (ticket, &waiting, refusal), round, now)
+            }
+        }
+    }
+
+    /// What follows when the first may not start.
+    fn stays(
+        &mut self,
+        store: &impl Store,
+        (key, queue): (&Rc<str>, &mut Queue),
+        (ticket, waiting, refusal): (Ticket, &Waiting, Refusal),
+        round: &mut Round,
+        now: Time,
+    ) -> Go {
+        let waiter = &waiting.waiter;
+        let Some(holder) = self.holder else { return Go::Stop };
+        note_emptiness(queue, refusal.reason, now);
+        match refusal.reason.obstacle() {
+            Obstacle::Tenant => {
+                queue.step_aside(ticket, Aside::Tenant);
+                self.block(store, queue, &waiter.tenant_key);
+                Go::On
+            }
+            Obstacle::Class => {
+                queue.step_aside(ticket, Aside::Class);
+                Go::On
+            }
+            Obstacle::Lane => {
+                round.closed.insert(waiter.lane.key);
+                Go::On
+            }
+            Obstacle::Line => {
+                if let Ok((seen, _)) = store::read::<Ledger>(store, key) {
+                    round.ahead = self.ahead(store, queue, &seen, holder, now);
+                }
+                Go::Stop
+            }
+            Obstacle::Pool => {
+                if refusal.reason == Reason::PoolRequests {
+                    self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
+                }
+                Go::Stop
+            }
+            Obstacle::Lasting => {
+                queue.take(ticket);
+                round.progress.refused.push((ticket, refusal));
+                Go::On
+            }
+        }
+    }
+
+    /// The first in line of one queue, those left out whose lane is closed.
+    fn first(
+        &self,
+        store: &impl Store,
+        queue: &Queue,
+        seen: &Ledger,
+        closed: &BTreeSet<LaneKey>,
+        now: Time,
+    ) -> Option<(Ticket, Waiting)> {
+        let open = queue.candidates().filter(|candidate| !closed.contains(&candidate.lane));
+        let candidates: Vec<Candidate> = open.collect();
+        let Waiter { pool, lanes, .. } = &queue.get(candidates.first()?.ticket)?.waiter;
+        let view = view_of(store, pool);
+        let known = Known { view: view.as_ref(), workers: None };
+        let place = |candidate: &&Candidate| rank(pool, lanes, known, (seen, &self.members), &candidate.head, now);
+        let first = candidates.iter().min_by_key(place)?;
+        Some((first.ticket, queue.get(first.ticket)?.clone()))
+    }
+
+    /// Whoever of another VM comes next.
+    fn ahead(&self, store: &impl Store, queue: &Queue, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
+        let Waiter { pool, lanes, .. } = &queue.get(queue.tickets().next()?)?.waiter;
+        let view = view_of(store, pool);
+        let known = Known { view: view.as_ref(), workers: None };
+        next_in_line(pool, lanes, known, (seen, &self.members), Some(holder), now)
+    }
+
+    /// Says in a tenant's record that somebody waits for it, while the queue is out of its place.
+    fn block(&mut self, store: &impl Store, queue: &mut Queue, tenant_key: &Rc<str>) {
+        let Some(holder) = self.holder else { return };
+        let here = self.queues.values().chain([&*queue]);
+        let first = here.filter_map(|queue| queue.blocked(tenant_key)).min_by_key(|first| first.urgency);
+        let members = &self.members;
+        let said = store::update(store, tenant_key, |ledger: &mut Ledger| {
+            ledger.publish_blocked(members, holder, first);
+            Ok::<(), std::convert::Infallible>(())
+        });
+        if said.is_err() {
+            self.unblocked.insert(Rc::clone(tenant_key));
+        }
+    }
+
+    /// Ends the wait of those whose time is up.
+    fn expire(&mut self, store: &impl Store, now: Time) -> Vec<(Ticket, Refusal)> {
+        let mut refused = Vec::new();
+        let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
+        for key in keys {
+            let Some(queue) = self.queues.get_mut(&key) else { continue };
+            let mut tenants = BTreeSet::new();
+            let mut ended = Vec::new();
+            for ticket in queue.due(now) {
+                if let Some(until) = queue.get(ticket).and_then(|waiting| stays_until(queue, &waiting.waiter, now)) {
+                    queue.extend(ticket, until);
+                } else if let Some(waiting) = queue.take(ticket) {
+                    tenants.insert(Rc::clone(&waiting.waiter.tenant_key));
+                    ended.push((ticket, waiting.waiter, queue.empty_since.is_some()));
+                }
+            }
+            if !tenants.is_empty() {
+                tenants.iter().for_each(|tenant| self.publish_blocked(store, tenant));
+                self.publish(store, &key);
+            }
+            for (ticket, waiter, is_empty) in ended {
+                refused.push((ticket, self.too_late(store, &waiter, is_empty, now)));
+            }
+        }
+        refused
+    }
+
+    fn too_late(&mut self, store: &impl Store, waiter: &Waiter, is_empty: bool, now: Time) -> Refusal {
+        let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
+        let place = self.place(&seen, waiter, now);
+        let retry = Retry::After(self.promise(&seen, waiter, place.wait.unwrap_or_default(), now));
+        let waited = now.since(waiter.arrived).0;
+        if is_empty {
+            let detail = Detail::Text(format!("none has come up in {waited} ms"));
+            return Refusal { reason: Reason::NoWorkers, limit: None, detail, retry, place: Some(place) };
+        }
+        let knob = waiter.lane.queue.as_ref().map_or_else(|| "".into(), |queue| queue.max_wait_knob.clone());
+        let knob = if waiter.deadline.is_some_and(|own| own == waiter.patience()) {
+            "the request's own deadline".into()
+        } else {
+            knob
+        };
+        let limit = Limit { knob, measured: waited, allowed: waiter.patience().0, unit: "ms of waiting" };
+        Refusal { reason: Reason::QueueTimeout, limit: Some(limit), detail: Detail::None, retry, place: Some(place) }
+    }
+}
+
+impl Progress {
+    fn add(&mut self, other: Self) {
+        self.started.extend(other.started);
+        self.refused.extend(other.refused);
+    }
+}
+
+/// Sets the flows of waiters to where their tenants start now.
+fn look_at(store: &impl Store, queue: &mut Queue, tickets: &[Ticket]) {
+    for ticket in tickets {
+        let Some(waiting) = queue.get(*ticket) else { continue };
+        let ledger = |key: &str| store::read::<Ledger>(store, key).map(|(ledger, _)| ledger);
+        let (Ok(tenant), Ok(pool)) = (ledger(&waiting.waiter.tenant_key), ledger(&waiting.waiter.pool.key)) else {
+            return;
+        };
+        let tag = tenant.start_tag(waiting.flow_key(), pool.virtual_time(waiting.band_lane().key));
+        queue.retag(*ticket, tag);
+    }
+}
+
+/// Lets those climb whose time has come.
+fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) {
+    let seen = store::read::<Ledger>(store, key).map(|(seen, _)| seen).unwrap_or_default();
+    queue.climb(now, |waiting| {
+        let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
+        tenant.unwrap_or_default().start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().key))
+    });
+}
+
+/// Notes whether the pool has a worker: the time that its waiters may wait depends on it.
+fn note_emptiness(queue: &mut Queue, reason: Reason, now: Time) {
+    if reason == Reason::NoWorkers {
+        queue.empty_since = queue.empty_since.or(Some(now));
+    } else if queue.empty_since.take().is_some() {
+        queue.filled = now;
+    }
+}
+
+/// Until when a waiter stays whose time seems to be up, if it is not: while its pool has no worker as long as the pool
+/// holds its requests then, and its lane's whole wait from when a worker appears. Its own deadline always counts.
+pub(super) fn stays_until(queue: &Queue, waiter: &Waiter, now: Time) -> Option<Time> {
+    let longest = waiter.lane.queue.as_ref().map_or(Millis(0), |queue| queue.max_wait);
+    let until = match (queue.empty_since, waiter.pool.hold_when_empty) {
+        (Some(_), Some(hold)) => waiter.arrived.0.saturating_add(hold.0),
+        _ => waiter.arrived.max(queue.filled).0.saturating_add(longest.0),
+    };
+    let until = waiter.deadline.map_or(until, |own| until.min(waiter.arrived.0.saturating_add(own.0)));
+    (until > now.0).then_some(Time(until))
+}

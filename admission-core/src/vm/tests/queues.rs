@@ -1,0 +1,532 @@
+//! Those that wait: order, bounds, wake-ups, ends.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::control::take_view;
+use crate::outcome::{Refusal, Retry};
+use crate::queue::{Ticket, Waiter};
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+/// Lanes with queues over a pool of some requests in flight.
+fn proxy(max_in_flight: u64) -> Proxy {
+    with(&json!({
+        "lanes": [
+            {"name": "high", "priority": 10, "queue": {"max_requests": 8, "max_wait": "2s"}},
+            {"name": "low", "priority": 0, "queue": {"max_requests": 8, "max_wait": "10s"}, "aging": {"after": "5s"}},
+            {"name": "bare", "priority": -5},
+        ],
+        "tenants": {"one": {"max_in_flight": 1}, "heavy": {"weight": 4}, "light": {}},
+        "pools": [{"name": "p", "max_in_flight": max_in_flight}],
+    }))
+}
+
+fn with(configuration: &Value) -> Proxy {
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(configuration.to_string().as_bytes()) else {
+        panic!("{configuration}")
+    };
+    Proxy { policy: Rc::new(*policy), ..Proxy::new(1, 1) }
+}
+
+impl Proxy {
+    fn waiter(&self, tenant: &str, lane: &str, tokens: u64) -> Waiter {
+        let prompt = Tokens(tokens);
+        let pool = Arc::clone(self.policy.only_pool().unwrap());
+        Waiter {
+            ask: Ask { prompt, longest_prompt: prompt, output: Tokens(0), output_limit: None, prompt_read: true },
+            limits: Arc::clone(self.policy.limits(tenant)),
+            classes: pool.classes_of(None, prompt),
+            pool,
+            lane: Arc::clone(self.policy.line_up().iter().find(|other| other.name == lane).unwrap()),
+            lanes: Arc::clone(self.policy.line_up()),
+            tenant_key: self.policy.tenant_key(tenant).into(),
+            can_be_steered: false,
+            bytes: tokens,
+            deadline: None,
+            arrived: self.now,
+        }
+    }
+
+    fn come(&self, vm: &mut Vm, waiter: Waiter) -> Result<Joined, Refusal> {
+        match vm.admit(&*self.store, &waiter.request(), self.now) {
+            Ok(admission) => Ok(Joined::Started(admission)),
+            Err(refused) => vm.enqueue(&*self.store, waiter, refused, self.now),
+        }
+    }
+
+    fn start(&self, vm: &mut Vm, tenant: &str, lane: &str) -> LeaseId {
+        match self.come(vm, self.waiter(tenant, lane, 100)) {
+            Ok(Joined::Started(admission)) => admission.lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wait(&self, vm: &mut Vm, tenant: &str, lane: &str) -> Ticket {
+        match self.come(vm, self.waiter(tenant, lane, 100)) {
+            Ok(Joined::Waiting(ticket)) => ticket,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(&self, vm: &mut Vm, waiter: Waiter) -> Refusal {
+        match self.come(vm, waiter) {
+            Err(refusal) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn end(&self, vm: &mut Vm, lease: LeaseId) {
+        vm.release(&*self.store, lease, Usage::AsEstimated, self.now);
+    }
+
+    /// Carries messages until there are none; returns who has started, by VM.
+    fn carry(&self, vms: &mut [&mut Vm]) -> Vec<(usize, Started)> {
+        let mut started = Vec::new();
+        for _ in 0..1_000 {
+            let wakes: Vec<Wake> = vms.iter_mut().flat_map(|vm| vm.take_wakes()).collect();
+            if wakes.is_empty() {
+                return started;
+            }
+            for wake in wakes {
+                let Some(place) = vms.iter().position(|vm| vm.slot() == Some(wake.slot)) else { continue };
+                let note = Note::decode(&wake.note.encode()).unwrap();
+                let progress = vms[place].woken(&*self.store, &note, self.now);
+                assert_eq!(progress.refused, []);
+                started.extend(progress.started.into_iter().map(|started| (place, started)));
+            }
+        }
+        panic!("the messages never end");
+    }
+
+    fn waiting(&self) -> u64 {
+        let members = store::read::<Members>(&*self.store, &self.policy.keys.members()).unwrap().0;
+        let ledger = store::read::<Ledger>(&*self.store, &self.policy.keys.pool("p")).unwrap().0;
+        ledger.waiting(&members).map(|(_, backlog)| backlog.requests).sum()
+    }
+
+    fn later(&mut self, ms: u64) {
+        self.now = Time(self.now.0 + ms);
+    }
+}
+
+#[test]
+fn what_is_freed_in_one_vm_starts_the_waiter_of_another() {
+    let proxy = proxy(1);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let lease = proxy.start(&mut a, "light", "low");
+    let ticket = proxy.wait(&mut b, "light", "low");
+    assert_eq!((proxy.waiting(), b.waiting()), (1, 1));
+    assert_eq!(proxy.carry(&mut [&mut a, &mut b]), []);
+    proxy.end(&mut a, lease);
+    let wakes = a.take_wakes();
+    assert_eq!(wakes, [Wake::start(b.slot().unwrap(), &proxy.policy.keys.pool("p").into())]);
+    let progress = b.woken(&*proxy.store, &wakes[0].note, proxy.now);
+    assert_eq!(progress.started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [ticket]);
+    assert_eq!((proxy.waiting(), proxy.pool().requests), (0, 1));
+}
+
+#[test]
+fn a_lost_message_is_made_good_by_the_next_poll() {
+    let proxy = proxy(1);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let lease = proxy.start(&mut a, "light", "low");
+    let ticket = proxy.wait(&mut b, "light", "low");
+    proxy.end(&mut a, lease);
+    a.take_wakes();
+    assert_eq!(b.poll(&*proxy.store, proxy.now).started[0].ticket, ticket);
+    for note in
+        [Note::Start("nowhere".into()), Note::Evict("nowhere".into()), Note::Start(proxy.policy.keys.pool("p").into())]
+    {
+        assert_eq!(
+            b.woken(&*proxy.store, &note, proxy.now),
+            Progress::default(),
+            "late and misdirected ones do nothing"
+        );
+    }
+}
+
+#[test]
+fn nobody_barges_past_a_waiter_of_any_vm() {
+    let mut proxy = proxy(2);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let first = proxy.start(&mut a, "light", "low");
+    proxy.start(&mut a, "light", "low");
+    let waits = proxy.wait(&mut b, "light", "low");
+    proxy.end(&mut a, first);
+    proxy.later(1);
+    let newcomer = proxy.wait(&mut a, "light", "low");
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(1, waits)]);
+    a.leave(&*proxy.store, newcomer, proxy.now);
+    assert_eq!(proxy.waiting(), 0);
+}
+
+#[test]
+fn a_higher_lane_goes_first_and_a_lane_without_a_queue_is_refused_behind_it() {
+    let proxy = proxy(1);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let lease = proxy.start(&mut a, "light", "low");
+    proxy.wait(&mut a, "light", "low");
+    proxy.wait(&mut b, "light", "high");
+    proxy.end(&mut a, lease);
+    assert_eq!(proxy.refused(&mut a, proxy.waiter("light", "bare", 1)).reason, Reason::OthersFirst);
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started.len(), 1);
+    assert_eq!(started[0].0, 1, "the high lane waits in the other VM");
+}
+
+#[test]
+fn a_waiter_climbs_as_it_ages() {
+    let mut proxy = proxy(1);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let lease = proxy.start(&mut a, "light", "low");
+    let aged = proxy.wait(&mut a, "light", "low");
+    proxy.later(5_000);
+    a.poll(&*proxy.store, proxy.now);
+    proxy.later(1);
+    proxy.wait(&mut b, "light", "high");
+    proxy.end(&mut a, lease);
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started[0].1.ticket, aged, "it has been in the high lane longer");
+    assert_eq!(started[0].1.waited, Millis(5_001));
+}
+
+/// The golden vector of the published guide: a waiter of the third lane at 121 s is ordered as one of the second.
+#[test]
+fn a_waiter_of_two_minutes_counts_as_the_next_lane_up() {
+    let lane = |name: &str, aging: bool| {
+        let aging = aging.then(|| json!({"after": "120s"}));
+        let mut lane = json!({"name": name, "queue": {"max_wait": "600s"}});
+        lane.as_object_mut().unwrap().extend(aging.map(|aging| ("aging".to_owned(), aging)));
+        lane
+    };
+    let mut proxy = with(&json!({
+        "lanes": [lane("p0", false), lane("p1", false), lane("p2", true)], "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let mut vm = proxy.vm();
+    let first = proxy.start(&mut vm, "light", "p0");
+    let old = proxy.wait(&mut vm, "light", "p2");
+    proxy.later(121_000);
+    vm.poll(&*proxy.store, proxy.now);
+    let p1 = proxy.wait(&mut vm, "heavy", "p1");
+    let p0 = proxy.wait(&mut vm, "other", "p0");
+    let mut order = Vec::new();
+    let mut lease = first;
+    for _ in 0..3 {
+        proxy.end(&mut vm, lease);
+        let started = proxy.carry(&mut [&mut vm]);
+        order.push(started[0].1.ticket);
+        lease = started[0].1.admission.lease;
+    }
+    assert_eq!(order, [p0, old, p1]);
+}
+
+#[test]
+fn a_tenant_at_its_own_cap_keeps_back_nobody_else() {
+    let proxy = proxy(3);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let own = proxy.start(&mut a, "one", "low");
+    let blocked = proxy.wait(&mut b, "one", "low");
+    proxy.start(&mut b, "light", "low");
+    proxy.start(&mut a, "light", "low");
+    assert_eq!(proxy.refused(&mut a, proxy.waiter("one", "bare", 1)).reason, Reason::TenantRequests);
+    proxy.end(&mut a, own);
+    assert_eq!(proxy.refused(&mut a, proxy.waiter("one", "bare", 1)).reason, Reason::OwnFirst);
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(1, blocked)]);
+    let tenant = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("one")).unwrap().0;
+    assert_eq!(tenant.blocked(b.members()).count(), 0);
+}
+
+#[test]
+fn weights_share_out_tokens_within_a_lane() {
+    let mut proxy = with(&json!({
+        "lanes": [{"name": "low", "queue": {"max_requests": 100, "max_wait": "3600s"}}],
+        "tenants": {"heavy": {"weight": 4}, "light": {}}, "pools": [{"name": "p", "max_in_flight": 4}],
+    }));
+    let mut vms = [proxy.vm(), proxy.vm(), proxy.vm()];
+    let (mut tokens, mut running) = (BTreeMap::new(), std::collections::VecDeque::new());
+    let mut who = BTreeMap::new();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut come = |proxy: &Proxy, vms: &mut [Vm; 3], who: &mut BTreeMap<_, _>, tenant: &'static str, place: usize| {
+        let size = if tenant == "heavy" { random.u64(10..200) } else { random.u64(300..900) };
+        match proxy.come(&mut vms[place], proxy.waiter(tenant, "low", size)).unwrap() {
+            Joined::Waiting(ticket) => {
+                who.insert((place, ticket), (tenant, size));
+                None
+            }
+            Joined::Started(admission) => Some((place, admission.lease)),
+        }
+    };
+    for index in 0..30 {
+        running.extend(come(&proxy, &mut vms, &mut who, if index % 2 == 0 { "heavy" } else { "light" }, index % 3));
+    }
+    let mut starts = 0;
+    while starts < 1_000 {
+        let (place, lease) = running.pop_front().unwrap();
+        proxy.later(10);
+        proxy.end(&mut vms[place], lease);
+        let [a, b, c] = &mut vms;
+        let started = proxy.carry(&mut [a, b, c]);
+        for (place, started) in started {
+            let (tenant, size) = who.remove(&(place, started.ticket)).unwrap();
+            *tokens.entry(tenant).or_insert(0) += size;
+            starts += 1;
+            running.push_back((place, started.admission.lease));
+            running.extend(come(&proxy, &mut vms, &mut who, tenant, place));
+        }
+    }
+    let ratio = tokens["heavy"] as f64 / tokens["light"] as f64;
+    assert!((ratio / 4.0 - 1.0).abs() < 0.05, "{ratio} is not 4: {tokens:?}");
+}
+
+#[test]
+fn a_full_queue_and_a_wait_that_would_be_too_long_are_refused_at_once() {
+    let mut proxy = proxy(1);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let lease = proxy.start(&mut a, "light", "low");
+    proxy.later(4_000);
+    proxy.end(&mut a, lease);
+    proxy.start(&mut a, "light", "low");
+    for index in 0..2 {
+        proxy.wait(if index % 2 == 0 { &mut a } else { &mut b }, "light", "low");
+    }
+    let refusal = proxy.refused(&mut b, proxy.waiter("light", "low", 1));
+    let limit = refusal.limit.clone().unwrap();
+    assert_eq!((refusal.reason, limit.measured, limit.allowed), (Reason::WaitTooLong, 12_000, 10_000));
+    let place = refusal.place.unwrap();
+    assert_eq!((place.position, place.wait), (3, Some(Millis(12_000))));
+    assert_eq!(refusal.retry, Retry::After(Millis(2_000)), "the line will be short enough then");
+    let hurried = Waiter { deadline: Some(Millis(1_500)), ..proxy.waiter("light", "low", 1) };
+    let refusal = proxy.refused(&mut b, hurried);
+    assert_eq!((refusal.reason, refusal.limit.unwrap().allowed), (Reason::WaitTooLong, 1_500));
+}
+
+#[test]
+fn queues_are_bounded_over_all_vms() {
+    let proxy = with(&json!({
+        "lanes": [{"name": "low", "queue": {"max_requests": 4, "max_tokens": 1000, "max_bytes": "900", "max_wait": "9s"}}],
+        "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    proxy.start(&mut a, "light", "low");
+    let refuse = |vm: &mut Vm, tokens: u64, bytes: u64| {
+        let refusal = proxy.refused(vm, Waiter { bytes, ..proxy.waiter("light", "low", tokens) });
+        assert_eq!(refusal.reason, Reason::QueueFull);
+        let limit = refusal.limit.unwrap();
+        (limit.knob.to_string(), limit.measured)
+    };
+    let first = proxy.wait(&mut a, "light", "low");
+    proxy.wait(&mut b, "light", "low");
+    assert_eq!(refuse(&mut a, 801, 0), ("lanes[low].queue.max_tokens".to_owned(), 1_001));
+    assert_eq!(refuse(&mut b, 1, 701), ("lanes[low].queue.max_bytes".to_owned(), 901));
+    proxy.wait(&mut b, "light", "low");
+    proxy.wait(&mut a, "light", "low");
+    assert_eq!(refuse(&mut b, 1, 1), ("lanes[low].queue.max_requests".to_owned(), 5));
+    a.leave(&*proxy.store, first, proxy.now);
+    proxy.wait(&mut b, "light", "low");
+    assert_eq!(proxy.waiting(), 4);
+}
+
+#[test]
+fn every_wait_ends() {
+    let mut proxy = proxy(1);
+    let mut vm = proxy.vm();
+    proxy.start(&mut vm, "light", "low");
+    let low = proxy.wait(&mut vm, "light", "low");
+    let own = match proxy.come(&mut vm, Waiter { deadline: Some(Millis(700)), ..proxy.waiter("light", "low", 1) }) {
+        Ok(Joined::Waiting(ticket)) => ticket,
+        other => panic!("{other:?}"),
+    };
+    let mut ended = Vec::new();
+    for _ in 0..2_100 {
+        proxy.later(5);
+        let progress = vm.poll(&*proxy.store, proxy.now);
+        assert_eq!(progress.started, []);
+        ended.extend(
+            progress.refused.into_iter().map(|(ticket, refusal)| (ticket, refusal.reason, proxy.now.0 - 1_000_000)),
+        );
+    }
+    assert_eq!(ended, [(own, Reason::QueueTimeout, 700), (low, Reason::QueueTimeout, 10_000)]);
+    assert_eq!((proxy.waiting(), vm.waiting()), (0, 0));
+}
+
+#[test]
+fn a_dead_vm_leaves_no_ghost_in_line() {
+    let mut proxy = proxy(1);
+    let (mut dead, mut alive) = (proxy.vm(), proxy.vm());
+    let lease = proxy.start(&mut alive, "light", "low");
+    proxy.wait(&mut dead, "light", "high");
+    drop(dead);
+    proxy.end(&mut alive, lease);
+    assert_eq!(proxy.refused(&mut alive, proxy.waiter("light", "bare", 1)).reason, Reason::OthersFirst);
+    proxy.ticks(&mut [&mut alive], DEAD_AFTER_TICKS + 1);
+    assert_eq!(proxy.waiting(), 0);
+    proxy.start(&mut alive, "light", "bare");
+}
+
+#[test]
+fn a_fenced_vm_says_again_who_waits() {
+    let mut proxy = proxy(1);
+    let (mut stalled, mut other) = (proxy.vm(), proxy.vm());
+    let lease = proxy.start(&mut other, "light", "low");
+    let ticket = proxy.wait(&mut stalled, "light", "low");
+    proxy.ticks(&mut [&mut other], DEAD_AFTER_TICKS + 1);
+    assert_eq!(proxy.waiting(), 0, "fenced");
+    proxy.ticks(&mut [&mut stalled, &mut other], 1);
+    assert_eq!(proxy.waiting(), 1);
+    proxy.end(&mut other, lease);
+    let started = proxy.carry(&mut [&mut stalled, &mut other]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, ticket)]);
+}
+
+#[test]
+fn reserve_lets_a_lower_lane_have_its_share() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "low", "reserve": 0.5, "queue": {"max_wait": "60s"}},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 2}],
+    }));
+    let mut vm = proxy.vm();
+    let leases = [proxy.start(&mut vm, "light", "high"), proxy.start(&mut vm, "light", "high")];
+    let high = proxy.wait(&mut vm, "light", "high");
+    proxy.later(1);
+    let low = proxy.wait(&mut vm, "light", "low");
+    let next = |vm: &mut Vm, lease| {
+        proxy.end(vm, lease);
+        proxy.carry(&mut [vm])[0].1.ticket
+    };
+    assert_eq!(next(&mut vm, leases[0]), low, "it holds less than its half");
+    assert_eq!(next(&mut vm, leases[1]), high);
+}
+
+fn push(proxy: &Proxy, generation: u64, workers: &[bool], saturation: f64) -> Vec<Wake> {
+    let workers: Vec<Value> = workers
+        .iter()
+        .enumerate()
+        .map(|(index, busy)| {
+            let address = format!("10.0.0.{index}:80");
+            json!({"address": address, "state": "up", "scraped_ms_ago": 1, "busy": busy, "ranks": []})
+        })
+        .collect();
+    let pool = json!({"saturation": saturation, "workers": workers});
+    let document = json!({"version": 1, "epoch": 1, "generation": generation, "pools": {"p": pool}});
+    let control =
+        br#"{"role": "control", "token_sha256": "0000000000000000000000000000000000000000000000000000000000000000"}"#;
+    let Ok(Plugin::Control(control)) = Plugin::parse(control) else { panic!() };
+    take_view(&*proxy.store, &control, document.to_string().as_bytes(), proxy.now).unwrap().wakes
+}
+
+#[test]
+fn a_pool_without_workers_holds_requests_until_one_appears() {
+    let mut proxy = with(&json!({
+        "lanes": [{"name": "low", "queue": {"max_wait": "2s"}}],
+        "pools": [{"name": "p", "max_in_flight_per_worker": 4, "hold_when_empty": "30s"}],
+    }));
+    let mut vm = proxy.vm();
+    push(&proxy, 1, &[], 0.0);
+    let early = proxy.wait(&mut vm, "light", "low");
+    for step in 0..5 {
+        proxy.later(4_000);
+        push(&proxy, 2 + step, &[], 0.0);
+        assert_eq!(vm.poll(&*proxy.store, proxy.now), Progress::default(), "longer than the lane's wait");
+    }
+    proxy.wait(&mut vm, "light", "low");
+    proxy.later(10_000);
+    push(&proxy, 8, &[], 0.0);
+    let progress = vm.poll(&*proxy.store, proxy.now);
+    assert_eq!(progress.refused.len(), 1);
+    assert_eq!((progress.refused[0].0, progress.refused[0].1.reason), (early, Reason::NoWorkers));
+    let wakes = push(&proxy, 9, &[false], 0.0);
+    assert_eq!(wakes.len(), 1, "a new view wakes");
+    assert_eq!(vm.woken(&*proxy.store, &wakes[0].note, proxy.now).started.len(), 1);
+}
+
+#[test]
+fn a_dispatch_budget_bounds_its_lane_and_holds_back_no_other() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "low", "priority": -1, "ceiling": 9.0, "queue": {"max_wait": "60s"},
+             "dispatch_budget": {"baseline": 0.1}},
+            {"name": "lowest", "priority": -2, "ceiling": 9.0, "queue": {"max_wait": "60s"}},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 10}],
+    }));
+    let mut vm = proxy.vm();
+    assert_eq!(
+        vm.admit(&*proxy.store, &proxy.waiter("light", "low", 1).request(), proxy.now).unwrap_err().reason,
+        Reason::DispatchBudget
+    );
+    push(&proxy, 1, &[false], 0.6);
+    for _ in 0..3 {
+        proxy.start(&mut vm, "light", "low");
+    }
+    proxy.wait(&mut vm, "light", "low");
+    proxy.start(&mut vm, "light", "lowest");
+    let wakes = push(&proxy, 2, &[false], 0.4);
+    assert_eq!(vm.woken(&*proxy.store, &wakes[0].note, proxy.now).started.len(), 1, "D - B = 0.5 of ten");
+    let pool = Arc::clone(proxy.policy.only_pool().unwrap());
+    vm.mark(&*proxy.store, &pool, "10.0.0.9:80", proxy.now);
+    proxy.wait(&mut vm, "light", "low");
+    proxy.later(3_000);
+    assert_eq!(vm.poll(&*proxy.store, proxy.now), Progress::default(), "a worker has refused");
+    let wakes = push(&proxy, 3, &[false], 0.0);
+    assert_eq!(vm.woken(&*proxy.store, &wakes[0].note, proxy.now).started.len(), 1);
+}
+
+#[test]
+fn the_newest_request_of_the_lowest_lane_gives_way() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 3}],
+    }));
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let begun = proxy.start(&mut a, "light", "low");
+    proxy.later(1);
+    proxy.start(&mut a, "light", "low");
+    proxy.later(1);
+    let newest = proxy.start(&mut b, "light", "low");
+    a.first_byte(&*proxy.store, begun);
+    proxy.wait(&mut a, "light", "low");
+    assert_eq!((proxy.carry(&mut [&mut a, &mut b]), b.take_evictions()), (vec![], vec![]), "none for its own lane");
+    let high = proxy.wait(&mut a, "light", "high");
+    proxy.carry(&mut [&mut a, &mut b]);
+    proxy.later(5);
+    a.poll(&*proxy.store, proxy.now);
+    proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!((a.take_evictions(), b.take_evictions()), (vec![], vec![newest]), "one for one that waits");
+    b.release(&*proxy.store, newest, Usage::Refused, proxy.now);
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, high)]);
+    for _ in 0..2 {
+        proxy.wait(&mut b, "light", "high");
+    }
+    proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!((a.take_evictions().len(), b.take_evictions().len()), (1, 0), "the other one has begun its answer");
+    let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.keys.pool("p")).unwrap().0;
+    assert_eq!(ledger.asked_to_evict(a.members()), 1);
+}
+
+#[test]
+fn a_class_at_its_cap_keeps_back_nobody_else() {
+    let proxy = with(&json!({
+        "lanes": [{"name": "low", "queue": {"max_wait": "60s"}}],
+        "pools": [{"name": "p", "max_in_flight": 9, "classes": [{"name": "long", "min_prompt_tokens": 1000, "max_in_flight": 1}]}],
+    }));
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let long = |proxy: &Proxy, vm: &mut Vm| proxy.come(vm, proxy.waiter("light", "low", 5_000)).unwrap();
+    let Joined::Started(first) = long(&proxy, &mut a) else { panic!() };
+    let Joined::Waiting(second) = long(&proxy, &mut b) else { panic!() };
+    proxy.start(&mut b, "light", "low");
+    proxy.start(&mut a, "light", "low");
+    proxy.end(&mut a, first.lease);
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(1, second)]);
+}

@@ -1,0 +1,406 @@
+//! Requests that wait: how they join and leave, and what the records say of them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::claim::contention;
+use super::dispatch::stays_until;
+use super::{Admission, Request, Vm, Wake, view_of};
+use crate::decide::{Held, Known, Rules, Turn, decide};
+use crate::forecast;
+use crate::ledger::{Backlog, FlowKey, Ledger};
+use crate::members::{Holder, Members};
+use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
+use crate::policy::{Lane, QueueLimits};
+use crate::queue::{Aside, Queue, Share, Ticket, Waiter};
+use crate::store::{self, Store, StoreError};
+use crate::units::{Millis, Time};
+
+/// How a request has joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It could start after all.
+    Started(Admission),
+    /// It waits.
+    Waiting(Ticket),
+}
+
+/// Times a request that finds at the last moment that it may start is tried again, before it waits all the same.
+const TRIES: u32 = 3;
+
+/// Why a request does not join.
+enum NotJoined {
+    MayStart,
+    Refused(Refusal),
+}
+
+impl Waiter {
+    pub(super) fn rules(&self) -> Rules<'_> {
+        let Self { limits, pool, lane, lanes, classes, .. } = self;
+        Rules { tenant: limits, pool, lane, lanes, classes }
+    }
+
+    pub(crate) fn request(&self) -> Request<'_> {
+        let Self { ask, tenant_key, can_be_steered, bytes, deadline, .. } = self;
+        let (ask, can_be_steered, bytes, deadline) = (*ask, *can_be_steered, *bytes, *deadline);
+        Request { ask, rules: self.rules(), tenant_key, can_be_steered, bytes, deadline }
+    }
+
+    fn key(&self) -> Rc<str> {
+        Rc::from(&*self.pool.key)
+    }
+}
+
+impl Vm {
+    /// Requests that wait here.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queues.values().map(Queue::len).sum()
+    }
+
+    /// The slot under which other VMs reach this one.
+    #[must_use]
+    pub fn slot(&self) -> Option<u16> {
+        self.holder.map(|holder| holder.slot)
+    }
+
+    /// Messages to be sent; to be asked after every call.
+    pub fn take_wakes(&mut self) -> Vec<Wake> {
+        std::mem::take(&mut self.wakes)
+    }
+
+    /// Lets a request wait that was refused just now.
+    ///
+    /// # Errors
+    /// That refusal, when its lane has no queue or there is nothing to wait for; or that there is no room, or that the wait
+    /// would be too long.
+    pub fn enqueue(
+        &mut self,
+        store: &impl Store,
+        waiter: Waiter,
+        refused: Refusal,
+        now: Time,
+    ) -> Result<Joined, Refusal> {
+        let holds_when_empty = refused.reason == Reason::NoWorkers && waiter.pool.hold_when_empty.is_some();
+        let Some(queue) = waiter.lane.queue.clone() else { return Err(refused) };
+        if !(refused.reason.may_be_waited_for() || holds_when_empty) {
+            return Err(refused);
+        }
+        let mut waiter = waiter;
+        let mut refused = refused;
+        for _ in 0..TRIES {
+            match self.join(store, waiter.clone(), &queue, &refused, true, now) {
+                Ok(ticket) => return Ok(Joined::Waiting(ticket)),
+                Err(NotJoined::Refused(refusal)) => return Err(refusal),
+                Err(NotJoined::MayStart) => {}
+            }
+            match self.admit(store, &waiter.request(), now) {
+                Ok(admission) => return Ok(Joined::Started(admission)),
+                Err(again) => refused = again,
+            }
+            waiter.arrived = waiter.arrived.min(now);
+        }
+        match self.join(store, waiter, &queue, &refused, false, now) {
+            Ok(ticket) => Ok(Joined::Waiting(ticket)),
+            Err(NotJoined::Refused(refusal)) => Err(refusal),
+            Err(NotJoined::MayStart) => Err(refused),
+        }
+    }
+
+    fn join(
+        &mut self,
+        store: &impl Store,
+        waiter: Waiter,
+        limits: &QueueLimits,
+        refused: &Refusal,
+        unless_it_may_start: bool,
+        now: Time,
+    ) -> Result<Ticket, NotJoined> {
+        let failed = |error: StoreError| NotJoined::Refused(contention(&error));
+        let holder = self.ready(store, now).map_err(failed)?;
+        let key = waiter.key();
+        let (seen, _) = store::read::<Ledger>(store, &key).map_err(failed)?;
+        let (tenant, _) = store::read::<Ledger>(store, &waiter.tenant_key).map_err(failed)?;
+        self.fits_its_patience(&seen, &waiter, limits, refused, now).map_err(NotJoined::Refused)?;
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket = self.next_ticket.wrapping_add(1);
+        let aside = match refused.reason.obstacle() {
+            Obstacle::Tenant => Some(Aside::Tenant),
+            Obstacle::Class => Some(Aside::Class),
+            _ => None,
+        };
+        let band = waiter.lane.key;
+        let tag = tenant.start_tag(FlowKey::of(&key, band), seen.virtual_time(band));
+        let mut queue = self.queues.remove(&key).unwrap_or_default();
+        queue.empty_since = (refused.reason == Reason::NoWorkers).then(|| queue.empty_since.unwrap_or(now));
+        queue.push(ticket, waiter.clone(), tag, aside, now);
+        if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
+            queue.extend(ticket, until);
+        }
+        let report = queue.report();
+        let view = view_of(store, &waiter.pool);
+        let known = Known { view: view.as_ref(), workers: None };
+        let turn = queue.get(ticket).map(|waiting| Turn { waits_in: None, ..waiting.turn(holder) });
+        let members = &self.members;
+        let published = store::update(store, &key, |ledger: &mut Ledger| {
+            let held = Held { tenant: &tenant, pool: ledger, members };
+            let may_start = |turn: &Turn<'_>| decide(&waiter.ask, waiter.rules(), turn, known, held, now).is_ok();
+            if unless_it_may_start && turn.as_ref().is_some_and(may_start) {
+                return Err(NotJoined::MayStart);
+            }
+            let mine = report.waiting.iter().find(|(lane, _)| *lane == band).map(|(_, backlog)| *backlog);
+            has_room(ledger, members, holder, &waiter, mine.unwrap_or_default(), limits).map_err(NotJoined::Refused)?;
+            ledger.publish(members, holder, &report);
+            Ok(())
+        });
+        match published.map_err(failed).and_then(|joined| joined) {
+            Ok(()) => {
+                queue.published = report;
+                let tenant_key = Rc::clone(&waiter.tenant_key);
+                self.queues.insert(Rc::clone(&key), queue);
+                self.after_joining(store, (&key, &tenant_key), &waiter, refused);
+                Ok(ticket)
+            }
+            Err(not_joined) => {
+                queue.take(ticket);
+                if !queue.is_empty() {
+                    self.queues.insert(key, queue);
+                }
+                Err(match not_joined {
+                    NotJoined::Refused(refusal) if refusal.reason == Reason::QueueFull => {
+                        NotJoined::Refused(self.full(&seen, &waiter, refusal, now))
+                    }
+                    other => other,
+                })
+            }
+        }
+    }
+
+    /// Says in the tenant's record that somebody waits for it, and asks for an eviction where that may help.
+    fn after_joining(
+        &mut self,
+        store: &impl Store,
+        (key, tenant_key): (&Rc<str>, &Rc<str>),
+        waiter: &Waiter,
+        refused: &Refusal,
+    ) {
+        match refused.reason.obstacle() {
+            Obstacle::Tenant => {
+                self.publish_blocked(store, tenant_key);
+                // What the tenant has got back in the meantime has woken nobody.
+                self.wakes.extend(self.slot().map(|slot| Wake::start(slot, tenant_key)));
+            }
+            Obstacle::Pool if refused.reason == Reason::PoolRequests => {
+                self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
+            }
+            _ => {}
+        }
+    }
+
+    /// The place that a waiter would have, if it is one that it would have the patience for.
+    fn fits_its_patience(
+        &mut self,
+        seen: &Ledger,
+        waiter: &Waiter,
+        limits: &QueueLimits,
+        refused: &Refusal,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        if refused.reason == Reason::NoWorkers {
+            return Ok(());
+        }
+        let place = self.place(seen, waiter, now);
+        let patience = waiter.patience();
+        let Some(wait) = place.wait.filter(|wait| *wait > patience) else { return Ok(()) };
+        let own = waiter.deadline.filter(|deadline| *deadline < limits.max_wait);
+        let knob = own.map_or_else(|| Arc::clone(&limits.max_wait_knob), |_| "the request's own deadline".into());
+        let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
+        let soonest = Millis(wait.0.saturating_sub(patience.0));
+        let retry = Retry::After(self.promise(seen, waiter, soonest, now));
+        Err(Refusal { reason: Reason::WaitTooLong, limit, detail: Detail::None, retry, place: Some(place) })
+    }
+
+    /// Completes the refusal of a full queue: a place is free once one more has started.
+    fn full(&mut self, seen: &Ledger, waiter: &Waiter, refusal: Refusal, now: Time) -> Refusal {
+        let place = self.place(seen, waiter, now);
+        let soonest = gap((seen, &self.members), &waiter.lane, now);
+        let retry = Retry::After(self.promise(seen, waiter, soonest, now));
+        Refusal { retry, place: Some(place), ..refusal }
+    }
+
+    pub(super) fn place(&self, seen: &Ledger, waiter: &Waiter, now: Time) -> Place {
+        let classes = waiter.classes.iter().map(|class| class.key).collect();
+        let flow = (Rc::clone(&waiter.tenant_key), classes);
+        let queue = self.queues.get(&*waiter.pool.key);
+        let share = queue.map_or_else(Share::default, |queue| queue.share(&waiter.lane, &flow));
+        let (lanes, lane, weight) = (&waiter.lanes, &waiter.lane, waiter.limits.weight);
+        forecast::place((seen, &self.members), lanes, lane, share, weight, now)
+    }
+
+    /// When a caller is told to come back that could be served after `soonest`: later than those that were told before.
+    pub(super) fn promise(&mut self, seen: &Ledger, waiter: &Waiter, soonest: Millis, now: Time) -> Millis {
+        // Each VM spaces its own callers, so that those of all come as fast as places are freed.
+        let vms = self.members.iter().count() as u64;
+        let gap = Millis(gap((seen, &self.members), &waiter.lane, now).0.saturating_mul(vms.max(1)));
+        self.promises.entry((waiter.key(), waiter.lane.key)).or_default().next(soonest, gap, now)
+    }
+
+    /// Spreads the advice of refusals that come one after the other, where nothing but others' work stands in the way.
+    pub(super) fn pace(&mut self, store: &impl Store, request: &Request<'_>, refusal: Refusal, now: Time) -> Refusal {
+        let waits = request.rules.lane.queue.is_some() && refusal.reason.may_be_waited_for();
+        let (Obstacle::Pool | Obstacle::Lane | Obstacle::Class | Obstacle::Line, Retry::After(wait), false) =
+            (refusal.reason.obstacle(), refusal.retry, waits)
+        else {
+            return refusal;
+        };
+        let Ok((seen, _)) = store::read::<Ledger>(store, &request.rules.pool.key) else { return refusal };
+        let vms = self.members.iter().count() as u64;
+        let gap = Millis(seen.time_to_free(1, &self.members).unwrap_or_default().0.saturating_mul(vms.max(1)));
+        let key = (Rc::from(&*request.rules.pool.key), request.rules.lane.key);
+        let retry = Retry::After(self.promises.entry(key).or_default().next(wait, gap, now));
+        Refusal { retry, ..refusal }
+    }
+
+    /// A waiter has left before its turn.
+    pub fn leave(&mut self, store: &impl Store, ticket: Ticket, now: Time) {
+        let Some(key) = self.queue_of(ticket) else { return };
+        let Some(queue) = self.queues.get_mut(&key) else { return };
+        let Some(waiting) = queue.take(ticket) else { return };
+        self.publish_blocked(store, &waiting.waiter.tenant_key);
+        let was_first = self.queues.get(&key).is_some_and(|queue| queue.published.heads != queue.report().heads);
+        self.publish(store, &key);
+        if was_first {
+            // Those behind it may fit where it did not.
+            let known = view_of(store, &waiting.waiter.pool);
+            let known = Known { view: known.as_ref(), workers: None };
+            if let Ok((ledger, _)) = store::read::<Ledger>(store, &key) {
+                let Waiter { pool, lanes, .. } = &waiting.waiter;
+                let next = crate::decide::next_in_line(pool, lanes, known, (&ledger, &self.members), None, now);
+                self.wakes.extend(next.map(|holder| Wake::start(holder.slot, &key)));
+            }
+        }
+    }
+
+    /// Holds a waiter to other rules from now on, in the line where they put it; it keeps its ticket and its arrival.
+    pub fn renew(&mut self, store: &impl Store, ticket: Ticket, waiter: Waiter, now: Time) {
+        let Some(from) = self.queue_of(ticket) else { return };
+        let Some(before) = self.queues.get_mut(&from).and_then(|queue| queue.take(ticket)) else { return };
+        let into = waiter.key();
+        let tag = self.start_tag(store, &waiter);
+        let tenants = [Rc::clone(&before.waiter.tenant_key), Rc::clone(&waiter.tenant_key)];
+        self.queues.entry(Rc::clone(&into)).or_default().push(ticket, waiter, tag, None, now);
+        tenants.iter().for_each(|tenant| self.publish_blocked(store, tenant));
+        self.publish(store, &from);
+        self.publish(store, &into);
+    }
+
+    fn start_tag(&self, store: &impl Store, waiter: &Waiter) -> u64 {
+        let ledger = |key: &str| store::read::<Ledger>(store, key).map(|(ledger, _)| ledger).unwrap_or_default();
+        let band = waiter.lane.key;
+        let flow = FlowKey::of(&waiter.pool.key, band);
+        ledger(&waiter.tenant_key).start_tag(flow, ledger(&waiter.pool.key).virtual_time(band))
+    }
+
+    pub(super) fn queue_of(&self, ticket: Ticket) -> Option<Rc<str>> {
+        self.queues.iter().find(|(_, queue)| queue.get(ticket).is_some()).map(|(key, _)| Rc::clone(key))
+    }
+
+    /// Says in a pool's record who waits here, if that has changed; what others are faster at is said later.
+    pub(super) fn publish(&mut self, store: &impl Store, key: &Rc<str>) {
+        let Some(holder) = self.holder else { return };
+        let report = self.queues.get(key).map(Queue::report).unwrap_or_default();
+        if self.queues.get(key).is_none_or(|queue| queue.published != report) {
+            let members = &self.members;
+            let said = store::update(store, key, |ledger: &mut Ledger| {
+                ledger.publish(members, holder, &report);
+                Ok::<(), std::convert::Infallible>(())
+            });
+            if said.is_err() {
+                self.unpublished.insert(Rc::clone(key));
+                return;
+            }
+        }
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.published = report;
+            if queue.is_empty() {
+                self.queues.remove(key);
+            }
+        }
+    }
+
+    /// Says in a tenant's record which of its waiters here is the first that waits for the tenant itself.
+    pub(super) fn publish_blocked(&mut self, store: &impl Store, tenant_key: &Rc<str>) {
+        let Some(holder) = self.holder else { return };
+        let first =
+            self.queues.values().filter_map(|queue| queue.blocked(tenant_key)).min_by_key(|first| first.urgency);
+        let members = &self.members;
+        let said = store::update(store, tenant_key, |ledger: &mut Ledger| {
+            let before = ledger.blocked(members).find(|(other, _)| *other == holder).map(|(_, first)| first);
+            if before == first {
+                return Err(());
+            }
+            ledger.publish_blocked(members, holder, first);
+            Ok(())
+        });
+        if said.is_err() {
+            self.unblocked.insert(Rc::clone(tenant_key));
+        }
+    }
+
+    /// Says what could not be said before.
+    pub(super) fn publish_the_rest(&mut self, store: &impl Store) {
+        for key in std::mem::take(&mut self.unpublished) {
+            self.publish(store, &key);
+        }
+        for key in std::mem::take(&mut self.unblocked) {
+            self.publish_blocked(store, &key);
+        }
+    }
+
+    /// After a fencing no record says any more who waits here.
+    pub(super) fn say_again(&mut self, store: &impl Store) {
+        let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
+        for key in keys {
+            if let Some(queue) = self.queues.get_mut(&key) {
+                queue.published = crate::ledger::Report::default();
+                self.unblocked.extend(queue.tenants_aside(None, usize::MAX));
+            }
+            self.publish(store, &key);
+        }
+        self.publish_the_rest(store);
+    }
+}
+
+/// Time between starts in a lane while others waited, or between ends of requests in its pool.
+fn gap((seen, members): (&Ledger, &Members), lane: &Lane, now: Time) -> Millis {
+    seen.time_to_start(lane.key, 1, now).or_else(|| seen.time_to_free(1, members)).unwrap_or_default()
+}
+
+/// Whether a lane's queue has room for one more, which `mine` counts already.
+fn has_room(
+    ledger: &Ledger,
+    members: &Members,
+    holder: Holder,
+    waiter: &Waiter,
+    mine: Backlog,
+    limits: &QueueLimits,
+) -> Result<(), Refusal> {
+    let lane = waiter.lane.key;
+    let others = ledger.waiting_elsewhere(members, holder).filter(|(other, _)| *other == lane);
+    let all = others.fold(mine, |sum, (_, backlog)| sum.plus(backlog));
+    let bounds = [
+        (Some(&limits.max_requests), all.requests, "requests waiting"),
+        (limits.max_tokens.as_ref(), all.tokens.0, "tokens waiting"),
+        (limits.max_bytes.as_ref(), all.bytes, "bytes waiting"),
+    ];
+    for (cap, measured, unit) in bounds {
+        if let Some(cap) = cap
+            && measured > cap.limit
+        {
+            let limit = Some(Limit { knob: Arc::clone(&cap.knob), measured, allowed: cap.limit, unit });
+            let (detail, retry) = (Detail::None, Retry::After(Millis(0)));
+            return Err(Refusal { reason: Reason::QueueFull, limit, detail, retry, place: None });
+        }
+    }
+    Ok(())
+}

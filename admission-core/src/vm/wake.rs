@@ -1,0 +1,78 @@
+//! Messages from one VM to another: something may start, or is to be evicted.
+//!
+//! A message says only where to look; what is true stands in the records. So one that is lost, late, double or comes to
+//! the wrong VM does no harm: it is polled for what it would have said.
+
+use std::rc::Rc;
+
+const START: u8 = b's';
+const EVICT: u8 = b'e';
+
+/// A message for the VM in a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// Of the VM.
+    pub slot: u16,
+    /// What it is told.
+    pub note: Note,
+}
+
+/// What a VM is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// One of its waiters may start, by the record of the pool or the tenant that has room.
+    Start(Rc<str>),
+    /// It has been asked in this pool's record to evict.
+    Evict(Rc<str>),
+}
+
+impl Wake {
+    pub(super) fn start(slot: u16, key: &Rc<str>) -> Self {
+        Self { slot, note: Note::Start(Rc::clone(key)) }
+    }
+
+    pub(super) fn evict(slot: u16, key: &Rc<str>) -> Self {
+        Self { slot, note: Note::Evict(Rc::clone(key)) }
+    }
+}
+
+impl Note {
+    /// As bytes of a queue between VMs.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, key) = match self {
+            Self::Start(key) => (START, key),
+            Self::Evict(key) => (EVICT, key),
+        };
+        [&[kind], key.as_bytes()].concat()
+    }
+
+    /// From bytes; `None` when they are not a message.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (kind, key) = bytes.split_first()?;
+        let key: Rc<str> = str::from_utf8(key).ok()?.into();
+        match *kind {
+            START => Some(Self::Start(key)),
+            EVICT => Some(Self::Evict(key)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_family = "wasm")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn notes_survive_their_encoding_and_others_are_not_read() {
+        for note in [Note::Start("sluice/1/pool/p".into()), Note::Evict("".into())] {
+            assert_eq!(Note::decode(&note.encode()), Some(note));
+        }
+        for foreign in [&b""[..], b"x/pool", b"s\xff"] {
+            assert_eq!(Note::decode(foreign), None);
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! One request, from its headers to the end of its answer.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use admission_core::answer;
+use admission_core::decide::{Ask, Rules};
+use admission_core::intake::{Intake, Next, Wait};
+use admission_core::outcome::{Detail, Reason, Refusal, Retry};
+use admission_core::policy::{Class, Lane, Policy, Pool};
+use admission_core::request::{Api, with_priority};
+use admission_core::terms::Terms;
+use admission_core::units::Millis;
+use admission_core::usage::UsageReader;
+use admission_core::vm::{Admission, LeaseId, Request, Spending, Usage};
+use proxy_wasm::types::Action;
+
+use crate::instance::Instance;
+use crate::metrics::{ADMITTED, LEFT, Labels};
+use crate::routes::{Place, Routes};
+use crate::store::SharedData;
+use crate::{arrival, host};
+
+mod turn;
+
+use turn::Turn;
+
+/// A request and its answer. It keeps the policy it began under, whatever configuration comes later, unless it waits.
+pub struct Stream {
+    policy: Rc<Policy>,
+    routes: Rc<Routes>,
+    instance: Rc<Instance>,
+    phase: Phase,
+    lease: Option<LeaseId>,
+    /// It may be evicted until its answer begins.
+    preemptible: bool,
+    /// How long it waited for its turn; `None` where nobody waits.
+    waited: Option<Millis>,
+    /// That it was admitted to.
+    pool: Option<Arc<Pool>>,
+    /// Of an admission that its body may still prove wrong, and that is not yet counted.
+    uncounted: Option<Labels>,
+    spending: Spending,
+    /// Only where a budget of tokens is to be settled.
+    usage: Option<UsageReader>,
+    answered: bool,
+    /// The worker's answer is an error.
+    failed: bool,
+    /// What it was admitted as.
+    admitted_as: Option<Labels>,
+    api: Api,
+    /// Why it would have been refused, were it not in shadow.
+    would_reject: Option<Reason>,
+}
+
+enum Phase {
+    /// Nothing to decide: it has no body or is an upgrade, so it starts no sequence; its route is not judged; or all is
+    /// decided and read.
+    Passing,
+    /// Its body is on the way.
+    Taking(Box<Taking>),
+    /// It waits for its turn.
+    Waiting(Box<Taking>, Turn),
+    /// Answered by us.
+    Refused,
+}
+
+/// How a request that could be decided has come out.
+enum Entry {
+    Admitted,
+    Waits(Turn),
+}
+
+struct Taking {
+    intake: Intake,
+    place: Place,
+    /// Bytes that earlier callbacks saw and the proxy still holds.
+    held: usize,
+    headers_open: bool,
+}
+
+impl Stream {
+    /// A stream that begins under a policy.
+    pub fn new(policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
+        Self {
+            policy,
+            routes,
+            instance,
+            phase: Phase::Passing,
+            lease: None,
+            preemptible: false,
+            waited: None,
+            pool: None,
+            uncounted: None,
+            spending: Spending::default(),
+            usage: None,
+            answered: false,
+            failed: false,
+            admitted_as: None,
+            api: Api::Other,
+            would_reject: None,
+        }
+    }
+
+    /// Carries out what follows from the part of the request that has just come.
+    fn follow(&mut self, mut taking: Box<Taking>, next: Next) -> Action {
+        let refused = match next {
+            Next::GoOn => None,
+            Next::Hold => {
+                self.phase = Phase::Taking(taking);
+                return Action::Pause;
+            }
+            Next::Decide(ask, pool) => match self.admit(&mut taking, ask, pool) {
+                Ok(Entry::Admitted) => None,
+                Ok(Entry::Waits(turn)) => {
+                    self.phase = Phase::Waiting(taking, turn);
+                    return Action::Pause;
+                }
+                Err(refused) => Some(refused),
+            },
+            Next::Correct(ask) => self.correct(&taking, &ask).err(),
+            Next::Refuse(refused) => Some(refused),
+        };
+        match refused {
+            // A worker that already answers has decided for itself; an answer cannot be taken back.
+            Some(refused) if !self.answered => return self.refuse(&taking, &refused),
+            _ => {}
+        }
+        self.go_on(taking);
+        Action::Continue
+    }
+
+    /// Lets go on what has come so far.
+    fn go_on(&mut self, mut taking: Box<Taking>) {
+        // What goes on is no longer held, so the next callback begins with new bytes.
+        taking.held = 0;
+        self.phase = if taking.intake.ended() {
+            if let (Some(labels), Some(pool)) = (&mut self.uncounted, &self.pool) {
+                labels.model = pool.model_label(taking.intake.model());
+            }
+            self.count_admission();
+            Phase::Passing
+        } else {
+            Phase::Taking(taking)
+        };
+    }
+
+    /// Admits to a pool, or to the one that takes what it refuses, or lets it wait. Another pool can only be told as long as
+    /// the headers can.
+    fn admit(&mut self, taking: &mut Taking, ask: Ask, pool: Arc<Pool>) -> Result<Entry, Refusal> {
+        let first = match self.try_pool(taking, ask, &pool) {
+            Ok(admission) => {
+                self.admitted(taking, ask, (Arc::clone(&pool), pool), admission)?;
+                return Ok(Entry::Admitted);
+            }
+            Err(refused) => refused,
+        };
+        let in_shadow = taking.intake.terms().in_shadow();
+        let (mut refusing, mut reason) = (Arc::clone(&pool), first.reason);
+        while taking.headers_open
+            && let Some((ask, other)) = taking.intake.instead_of(&refusing, reason, &self.policy)
+        {
+            match self.try_pool(taking, ask, &other) {
+                Ok(admission) => {
+                    let refusing = labels(&taking.intake, Some(&pool), taking.intake.lane(&self.policy));
+                    self.instance.metrics.count_fallback(&refusing, first.reason);
+                    // Trying a policy moves no traffic, so in shadow the worker is told the pool it came for.
+                    let told = if in_shadow { pool } else { Arc::clone(&other) };
+                    self.admitted(taking, ask, (other, told), admission)?;
+                    return Ok(Entry::Admitted);
+                }
+                Err(refused) => (refusing, reason) = (other, refused.reason),
+            }
+        }
+        self.wait(taking, ask, pool, first)
+    }
+
+    fn try_pool(&self, taking: &Taking, ask: Ask, pool: &Arc<Pool>) -> Result<Admission, Refusal> {
+        let classes = taking.intake.classes(pool, &ask);
+        let rules = self.rules(taking, pool, &classes);
+        let terms = taking.intake.terms();
+        let can_be_steered = taking.headers_open && !terms.in_shadow();
+        let (bytes, deadline) = (taking.intake.bytes(), taking.intake.arrival().ttft_deadline);
+        let request = Request { ask, rules, tenant_key: &terms.tenant_key, can_be_steered, bytes, deadline };
+        self.instance.vm(|vm| vm.admit(&SharedData, &request, host::now()))
+    }
+
+    fn rules<'a>(&'a self, taking: &'a Taking, pool: &'a Arc<Pool>, classes: &'a [Arc<Class>]) -> Rules<'a> {
+        let (lane, lanes) = (taking.intake.lane(&self.policy), self.policy.line_up());
+        Rules { tenant: &taking.intake.terms().limits, pool, lane, lanes, classes }
+    }
+
+    /// Under the first of two pools it counts, the second is told to the worker and to the proxy's routes.
+    fn admitted(
+        &mut self,
+        taking: &mut Taking,
+        ask: Ask,
+        (pool, told): (Arc<Pool>, Arc<Pool>),
+        admission: Admission,
+    ) -> Result<(), Refusal> {
+        let Admission { lease, endpoint, spending } = admission;
+        self.lease = Some(lease);
+        let lane = Arc::clone(taking.intake.lane(&self.policy));
+        self.preemptible = lane.preemptible;
+        self.waited = self.waited.or(lane.queue.is_some().then_some(Millis(0)));
+        let labels = labels(&taking.intake, Some(&pool), &lane);
+        (self.admitted_as, self.api) = (Some(labels.clone()), taking.intake.arrival().api);
+        self.uncounted = Some(labels);
+        self.usage = spending.counts_tokens().then(UsageReader::default);
+        self.spending = spending;
+        self.pool = Some(Arc::clone(&pool));
+        taking.intake.admitted(pool);
+        if taking.headers_open {
+            tag(&taking.intake, &lane, Some(&told));
+            arrival::tag_prompt(ask.prompt);
+            if let Some(endpoint) = endpoint {
+                arrival::tag_endpoint(&endpoint);
+            }
+            if self.policy.tag_body && !taking.intake.terms().in_shadow() {
+                tag_body(taking, &lane)?;
+            }
+        }
+        taking.headers_open = false;
+        Ok(())
+    }
+
+    fn correct(&self, taking: &Taking, ask: &Ask) -> Result<(), Refusal> {
+        let (Some(lease), Some(pool)) = (self.lease, taking.intake.pool()) else { return Ok(()) };
+        let classes = taking.intake.classes(pool, ask);
+        let rules = self.rules(taking, pool, &classes);
+        self.instance.vm(|vm| vm.correct(&SharedData, lease, ask, rules, host::now()))
+    }
+
+    /// Refuses, or in shadow only says so.
+    fn refuse(&mut self, taking: &Taking, refused: &Refusal) -> Action {
+        self.uncounted = None;
+        let intake = &taking.intake;
+        let lane = intake.lane(&self.policy);
+        let labels = labels(intake, intake.pool(), lane);
+        if intake.terms().in_shadow() {
+            if taking.headers_open {
+                tag(intake, lane, intake.pool());
+            }
+            if lane.queue.is_some() && refused.reason.may_be_waited_for() {
+                self.instance.metrics.count_would_wait(&labels, refused.reason);
+            } else {
+                self.instance.metrics.count_would_reject(&labels, refused.reason);
+                if taking.headers_open {
+                    arrival::tag_would_reject(refused.reason.label());
+                }
+                self.would_reject = Some(refused.reason);
+            }
+            self.release_as(Usage::Refused);
+            self.phase = Phase::Passing;
+            return Action::Continue;
+        }
+        self.instance.metrics.count(&labels, refused.reason.label());
+        let answer = answer::refusal(refused, intake.arrival().api, &self.policy.reject, host::dice());
+        host::respond(&answer);
+        self.release_as(Usage::Refused);
+        self.phase = Phase::Refused;
+        Action::Pause
+    }
+
+    /// Gives back what the request holds. Whatever ends it comes here at least once, and only the first time counts.
+    fn release(&mut self) {
+        let usage = match (self.usage.as_ref().and_then(UsageReader::usage), self.failed) {
+            (Some(usage), _) => Usage::Reported(usage.total()),
+            (None, true) => Usage::Nothing,
+            (None, false) => Usage::AsEstimated,
+        };
+        self.release_as(usage);
+    }
+
+    fn count_admission(&mut self) {
+        if let Some(labels) = self.uncounted.take() {
+            self.instance.metrics.count(&labels, ADMITTED);
+        }
+    }
+
+    fn release_as(&mut self, usage: Usage) {
+        self.count_admission();
+        if let Some(lease) = self.lease.take() {
+            if std::mem::take(&mut self.preemptible) {
+                self.instance.not_evictable(lease);
+            }
+            self.instance.vm(|vm| vm.release(&SharedData, lease, usage, host::now()));
+        }
+    }
+
+    /// A part of the body has come.
+    pub fn request_body(&mut self, size: usize, end: bool) -> Action {
+        let mut taking = match std::mem::replace(&mut self.phase, Phase::Passing) {
+            Phase::Taking(taking) => taking,
+            Phase::Waiting(mut taking, turn) => {
+                taking.held = size;
+                self.phase = Phase::Waiting(taking, turn);
+                return Action::Pause;
+            }
+            Phase::Passing => return Action::Continue,
+            Phase::Refused => {
+                self.phase = Phase::Refused;
+                return Action::Pause;
+            }
+        };
+        if self.answered && self.lease.is_none() && !taking.intake.terms().in_shadow() {
+            // The worker has answered what was never decided. Nothing more of the request goes on.
+            self.phase = Phase::Taking(taking);
+            return Action::Pause;
+        }
+        let bytes = host::request_body(taking.held, size.saturating_sub(taking.held));
+        taking.held = size;
+        let next = taking.intake.body(&bytes, end, &self.policy);
+        self.follow(taking, next)
+    }
+
+    /// A worker that refuses what it was sent counts as busy until a view knows better.
+    fn note_refusal(&self, status: &str) {
+        if let Some(pool) = &self.pool
+            && matches!(status, "429" | "503")
+            && let Some(worker) = host::answering_worker()
+        {
+            self.instance.vm(|vm| vm.mark(&SharedData, pool, &worker, host::now()));
+        }
+    }
+}
+
+impl Stream {
+    /// The request's headers have come.
+    pub fn request_headers(&mut self, end_of_stream: bool) -> Action {
+        let spoofed = arrival::spoofed();
+        let arrival = arrival::read(&self.policy, &spoofed);
+        let place = self.routes.place(&self.policy);
+        let route = self.routes.of(&self.policy, &arrival, &place, &self.instance.metrics);
+        let is_upgrade = arrival::is_upgrade();
+        arrival::strip(&spoofed);
+        if end_of_stream || is_upgrade || route.enabled == Some(false) {
+            return Action::Continue;
+        }
+        let terms = Terms::of(&self.policy, &arrival, &route);
+        let lane_needs_model = terms.lane_needs_model(&self.policy);
+        let intake = Intake::new(arrival, terms, &self.policy);
+        let (wait, next) = (intake.wait(), intake.headers());
+        let headers_open = wait != Wait::BodyHeld;
+        if !headers_open {
+            arrival::tag_tenant(&intake.terms().tenant);
+            if !lane_needs_model {
+                arrival::tag_lane(intake.lane(&self.policy));
+            }
+            if let Some(pool) = intake.pool() {
+                arrival::tag_pool(pool);
+            }
+        }
+        let action = self.follow(Box::new(Taking { intake, place, held: 0, headers_open }), next);
+        if headers_open { action } else { Action::Continue }
+    }
+
+    /// The request's trailers have come, which end its body.
+    pub fn request_trailers(&mut self) -> Action {
+        match &self.phase {
+            Phase::Taking(taking) => self.request_body(taking.held, true),
+            Phase::Passing => Action::Continue,
+            Phase::Waiting(..) | Phase::Refused => Action::Pause,
+        }
+    }
+
+    /// The answer's headers have come.
+    pub fn response_headers(&mut self) {
+        self.answered = true;
+        let status = host::response_header_text(":status").unwrap_or_default();
+        self.failed |= status.is_empty() || status.as_str() >= "400";
+        if let Some(lease) = self.lease {
+            if std::mem::take(&mut self.preemptible) {
+                self.instance.not_evictable(lease);
+                self.instance.vm(|vm| vm.first_byte(&SharedData, lease));
+            }
+            self.note_refusal(&status);
+            for (name, value) in answer::rate_limits(&self.spending.at(host::now())) {
+                host::set_response_header(&name, &value);
+            }
+        }
+        if let Some(waited) = self.waited {
+            host::add_response_header("server-timing", &format!("queue;dur={}", waited.0));
+        }
+        if let Some(reason) = self.would_reject {
+            host::set_response_header(arrival::WOULD_REJECT, reason.label());
+        }
+    }
+
+    /// A part of the answer has come.
+    pub fn response_body(&mut self, size: usize) {
+        if let Some(usage) = &mut self.usage {
+            usage.feed(&host::response_body(size));
+        }
+    }
+
+    /// The stream has ended, however it did.
+    pub fn end(&mut self) {
+        if let Phase::Waiting(taking, turn) = std::mem::replace(&mut self.phase, Phase::Passing) {
+            let now = host::now();
+            self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
+            self.instance.waits_no_more(turn.ticket);
+            let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
+            self.instance.metrics.count(&labels, LEFT);
+            self.instance.metrics.record_wait(&labels, LEFT, now.since(turn.since));
+        }
+        self.release();
+    }
+}
+
+/// Tells the worker, and the proxy's routes, all that is known of a request.
+fn tag(intake: &Intake, lane: &Lane, pool: Option<&Arc<Pool>>) {
+    arrival::tag_tenant(&intake.terms().tenant);
+    arrival::tag_lane(lane);
+    if let Some(pool) = pool {
+        arrival::tag_pool(pool);
+    }
+}
+
+/// Writes the priority into a body that is held as a whole; workers serve a lower number first. A body of which more is to
+/// come goes on as it is.
+fn tag_body(taking: &mut Taking, lane: &Lane) -> Result<(), Refusal> {
+    let Some(slots) = taking.intake.slots() else { return Ok(()) };
+    let body = host::request_body(0, taking.held);
+    let Some(tagged) = with_priority(&body, slots, lane.priority.saturating_neg()) else {
+        let detail = Detail::Fixed("it names `priority` too often");
+        return Err(Refusal { reason: Reason::Malformed, limit: None, detail, retry: Retry::Never, place: None });
+    };
+    host::replace_request_body(taking.held, &tagged);
+    if taking.intake.arrival().body_bytes.is_some() {
+        host::set_request_header("content-length", &tagged.len().to_string());
+    }
+    Ok(())
+}
+
+fn labels(intake: &Intake, pool: Option<&Arc<Pool>>, lane: &Lane) -> Labels {
+    Labels::of(pool.map(Arc::as_ref), lane, intake.model(), intake.arrival().api)
+}

@@ -1,0 +1,155 @@
+//! A request that waits for its turn, and what its turn, another policy or a more urgent request makes of it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use admission_core::answer;
+use admission_core::decide::Ask;
+use admission_core::outcome::{Detail, Reason, Refusal, Retry};
+use admission_core::policy::{Policy, Pool};
+use admission_core::queue::{Ticket, Waiter};
+use admission_core::terms::Terms;
+use admission_core::units::{Millis, Time};
+use admission_core::vm::{Admission, Joined, LeaseId, Usage};
+
+use super::{Entry, Phase, Stream, Taking, labels};
+use crate::host;
+use crate::metrics::ADMITTED;
+use crate::routes::Routes;
+use crate::store::SharedData;
+
+/// Where access logs find how long a request has waited, behind the proxy's own `wasm.`; in milliseconds.
+const QUEUE_WAIT: &str = "sluice.queue_wait_ms";
+
+/// A place in line.
+pub(super) struct Turn {
+    pub(super) ticket: Ticket,
+    pub(super) ask: Ask,
+    pub(super) pool: Arc<Pool>,
+    pub(super) since: Time,
+}
+
+impl Stream {
+    /// Lets a request wait that was refused for something that passes.
+    pub(super) fn wait(
+        &mut self,
+        taking: &mut Taking,
+        ask: Ask,
+        pool: Arc<Pool>,
+        refused: Refusal,
+    ) -> Result<Entry, Refusal> {
+        if !taking.intake.may_wait() {
+            return Err(refused);
+        }
+        let now = host::now();
+        let waiter = self.waiter(taking, ask, &pool, now);
+        match self.instance.vm(|vm| vm.enqueue(&SharedData, waiter, refused, now))? {
+            Joined::Started(admission) => {
+                self.admitted(taking, ask, (Arc::clone(&pool), pool), admission)?;
+                Ok(Entry::Admitted)
+            }
+            Joined::Waiting(ticket) => Ok(Entry::Waits(Turn { ticket, ask, pool, since: now })),
+        }
+    }
+
+    fn waiter(&self, taking: &Taking, ask: Ask, pool: &Arc<Pool>, arrived: Time) -> Waiter {
+        let terms = taking.intake.terms();
+        Waiter {
+            ask,
+            limits: Arc::clone(&terms.limits),
+            pool: Arc::clone(pool),
+            classes: taking.intake.classes(pool, &ask),
+            lane: Arc::clone(taking.intake.lane(&self.policy)),
+            lanes: Arc::clone(self.policy.line_up()),
+            tenant_key: terms.tenant_key.as_str().into(),
+            can_be_steered: taking.headers_open,
+            bytes: taking.intake.bytes(),
+            deadline: taking.intake.arrival().ttft_deadline,
+            arrived,
+        }
+    }
+}
+
+/// What root callbacks do with a stream, which the proxy has made the one that they act on.
+impl Stream {
+    /// The ticket, while it waits.
+    pub fn ticket(&self) -> Option<Ticket> {
+        match &self.phase {
+            Phase::Waiting(_, turn) => Some(turn.ticket),
+            _ => None,
+        }
+    }
+
+    /// The lease, while it may be evicted.
+    pub fn evictable(&self) -> Option<LeaseId> {
+        self.lease.filter(|_| self.preemptible)
+    }
+
+    /// Its turn has come.
+    pub fn start(&mut self, admission: Admission, waited: Millis) {
+        let Phase::Waiting(mut taking, turn) = std::mem::replace(&mut self.phase, Phase::Passing) else {
+            // It has ended in the meantime, so what it was given goes back.
+            self.lease = Some(admission.lease);
+            return self.release_as(Usage::Refused);
+        };
+        self.waited = Some(waited);
+        host::set_filter_state(QUEUE_WAIT, &waited.0.to_string());
+        let Turn { ask, pool, .. } = turn;
+        if let Err(refused) = self.admitted(&mut taking, ask, (Arc::clone(&pool), pool), admission) {
+            self.refuse(&taking, &refused);
+            return;
+        }
+        if let Some(labels) = &self.uncounted {
+            self.instance.metrics.record_wait(labels, ADMITTED, waited);
+        }
+        self.go_on(taking);
+        host::resume_request();
+    }
+
+    /// It has waited for nothing.
+    pub fn give_up(&mut self, refused: &Refusal) {
+        if let Phase::Waiting(taking, turn) = std::mem::replace(&mut self.phase, Phase::Passing) {
+            let waited = host::now().since(turn.since);
+            host::set_filter_state(QUEUE_WAIT, &waited.0.to_string());
+            let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
+            self.instance.metrics.record_wait(&labels, refused.reason.label(), waited);
+            self.refuse(&taking, refused);
+        }
+    }
+
+    /// It gives way to a request of a higher lane.
+    pub fn evict(&mut self) {
+        let Some(labels) = self.admitted_as.clone().filter(|_| self.lease.is_some() && !self.answered) else { return };
+        self.count_admission();
+        self.instance.metrics.count_evicted(&labels);
+        let retry = Retry::After(self.policy.reject.retry_after.min);
+        let refused = Refusal { reason: Reason::Evicted, limit: None, detail: Detail::None, retry, place: None };
+        host::respond(&answer::refusal(&refused, self.api, &self.policy.reject, host::dice()));
+        self.release_as(Usage::Refused);
+        self.phase = Phase::Refused;
+    }
+
+    /// Another policy has come while it waits: it is held to that one from now on.
+    pub fn renew(&mut self, policy: &Rc<Policy>, routes: &Rc<Routes>) -> Option<Result<(Ticket, Waiter), Refusal>> {
+        let Phase::Waiting(mut taking, mut turn) = std::mem::replace(&mut self.phase, Phase::Passing) else {
+            return None;
+        };
+        (self.policy, self.routes) = (Rc::clone(policy), Rc::clone(routes));
+        let route = routes.of(policy, taking.intake.arrival(), &taking.place, &self.instance.metrics);
+        let terms = Terms::of(policy, taking.intake.arrival(), &route);
+        let ticket = turn.ticket;
+        let renewed = match taking.intake.renew(terms, policy) {
+            Some((ask, pool)) => {
+                let waiter = self.waiter(&taking, ask, &pool, turn.since);
+                (turn.ask, turn.pool) = (ask, pool);
+                Ok((ticket, waiter))
+            }
+            None => {
+                let detail = Detail::Fixed("the configuration has changed while it waited");
+                Err(Refusal { reason: Reason::UnknownModel, limit: None, detail, retry: Retry::Never, place: None })
+            }
+        };
+        self.phase = Phase::Waiting(taking, turn);
+        Some(renewed)
+    }
+}

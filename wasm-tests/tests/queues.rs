@@ -1,0 +1,268 @@
+//! Requests that wait inside the proxy: their order over all worker threads, and every way in which a wait ends.
+#![cfg(not(target_family = "wasm"))]
+
+use serde_json::{Value, json};
+use wasm_tests::bootstrap::virtual_hosts;
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, text_of};
+use wasm_tests::view;
+use worker_sim::Fault;
+
+/// Three lanes with queues over a pool of one request at a time.
+fn queues(threads: u32, wait: Wait) -> Setup {
+    let queue = json!({"max_requests": 16, "max_wait": "60s"});
+    let lanes = json!([
+        {"name": "interactive", "priority": 100, "queue": queue},
+        {"name": "standard", "queue": queue},
+        {"name": "batch", "priority": -10, "ceiling": 9.0, "preemptible": true, "queue": queue},
+    ]);
+    let setup = Setup::new(threads, wait).with("/lanes", lanes).with("/pools/0/max_in_flight", json!(1));
+    setup.with("/default_lane", json!("standard")).patient()
+}
+
+/// Sends a request that is told apart by its number, on a connection of its own.
+async fn send(rig: &Rig, tenant: &str, lane: &str, number: usize) -> RawCaller {
+    let number = number.to_string();
+    let headers = [
+        ("x-tenant-id", tenant.as_bytes()),
+        ("x-sluice-lane", lane.as_bytes()),
+        ("x-client-request-id", number.as_bytes()),
+    ];
+    let body = chat(MODEL, 1, false).to_string();
+    RawCaller::send(rig.address, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await
+}
+
+async fn waiting(rig: &Rig, count: u64) {
+    eventually("so many wait", async || {
+        let state = rig.state().await["pools"]["main"]["waiting"].clone();
+        let lanes = state.as_object().cloned().unwrap_or_default();
+        let all: u64 = lanes.values().filter_map(|lane| lane["requests"].as_u64()).sum();
+        (all == count).then_some(()).ok_or(format!("{state}, not {count}"))
+    })
+    .await;
+}
+
+fn order(rig: &Rig) -> Vec<String> {
+    let arrivals = rig.worker.arrivals().requests.into_iter();
+    arrivals.filter_map(|arrival| arrival.id).collect()
+}
+
+/// With two and four worker threads; the callers' connections are spread over them.
+#[tokio::test]
+async fn the_higher_lane_starts_first_whatever_thread_it_waits_in() {
+    for (threads, wait) in [(2, Wait::Unread), (4, Wait::Unread), (2, Wait::AtHeaders), (4, Wait::AtHeaders)] {
+        let rig = Rig::start(queues(threads, wait)).await;
+        let running = rig.endless("first", &[]).await;
+        let mut callers = Vec::new();
+        for (number, lane) in ["batch", "standard", "interactive"].iter().cycle().take(12).enumerate() {
+            callers.push(send(&rig, "acme", lane, number).await);
+            waiting(&rig, number as u64 + 1).await;
+        }
+        drop(running);
+        for caller in &mut callers {
+            assert_eq!(caller.status().await, Some(200));
+        }
+        let right: Vec<String> = [2, 5, 8, 11, 1, 4, 7, 10, 0, 3, 6, 9].map(|number| number.to_string()).into();
+        assert_eq!(order(&rig), right, "{threads} threads, {wait:?}");
+        rig.nothing_is_held().await;
+        waiting(&rig, 0).await;
+        rig.nothing_trapped().await;
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_are_held_wait_too() {
+    let rig = Rig::start(queues(2, Wait::BodyHeld)).await;
+    let running = rig.endless("first", &[]).await;
+    let mut callers = Vec::new();
+    for number in 0..6 {
+        callers.push(send(&rig, "acme", "standard", number).await);
+    }
+    waiting(&rig, 6).await;
+    drop(running);
+    for caller in &mut callers {
+        assert_eq!(caller.status().await, Some(200));
+    }
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn tenants_of_one_lane_take_turns() {
+    let rig = Rig::start(queues(2, Wait::Unread)).await;
+    let running = rig.endless("first", &[]).await;
+    let mut callers = Vec::new();
+    for (number, tenant) in ["greedy", "greedy", "greedy", "greedy", "modest", "modest"].iter().enumerate() {
+        callers.push(send(&rig, tenant, "standard", number).await);
+        waiting(&rig, number as u64 + 1).await;
+    }
+    drop(running);
+    for caller in &mut callers {
+        assert_eq!(caller.status().await, Some(200));
+    }
+    let tenants: Vec<_> = rig.worker.arrivals().requests.into_iter().filter_map(|arrival| arrival.tenant).collect();
+    let place = |tenant: &str| tenants.iter().rposition(|other| other == tenant);
+    assert!(place("modest") < place("greedy"), "{tenants:?}");
+    assert_eq!(&tenants[1..5].iter().filter(|tenant| *tenant == "modest").count(), &2, "{tenants:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_frees_its_place_at_once() {
+    let rig = Rig::start(queues(2, Wait::Unread)).await;
+    let running = rig.endless("first", &[]).await;
+    let leaves = send(&rig, "acme", "interactive", 0).await;
+    waiting(&rig, 1).await;
+    let mut stays = send(&rig, "acme", "standard", 1).await;
+    waiting(&rig, 2).await;
+    drop(leaves);
+    waiting(&rig, 1).await;
+    drop(running);
+    assert_eq!(stays.status().await, Some(200));
+    assert_eq!(order(&rig), ["1"]);
+    assert_eq!(rig.count("sluice_requests_total", &[("lane", "interactive"), ("outcome", "left")]).await, 1);
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn waits_end_and_queues_are_bounded_and_say_so() {
+    let setup = queues(2, Wait::Unread)
+        .with("/lanes/1/queue", json!({"max_requests": 1, "max_wait": "600ms"}))
+        .with("/reject", json!({"status": {"queue_full": 529}}));
+    let rig = Rig::start(setup).await;
+    let running = rig.endless("first", &[]).await;
+    let no_queue = rig.post("acme", &[("x-sluice-no-queue", "true")], &chat(MODEL, 1, false)).await;
+    assert_eq!((no_queue.status().as_u16(), text_of(&no_queue, "x-sluice-reason")), (429, "pool_requests".to_owned()));
+    let mut waits = send(&rig, "acme", "standard", 0).await;
+    waiting(&rig, 1).await;
+    let full = rig.post("acme", &[], &chat(MODEL, 1, false)).await;
+    assert_eq!((full.status().as_u16(), text_of(&full, "x-sluice-reason")), (529, "queue_full".to_owned()));
+    assert_eq!(text_of(&full, "x-sluice-queue-position"), "2");
+    let answer = waits.read_until("\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("x-sluice-reason: queue_timeout"), "{answer}");
+    assert!(answer.contains("x-sluice-queue-position: 1") && answer.contains("retry-after: "), "{answer}");
+    let hurried =
+        rig.post("acme", &[("x-slo-ttft-ms", "30"), ("x-sluice-lane", "batch")], &chat(MODEL, 1, false)).await;
+    assert_eq!(text_of(&hurried, "x-sluice-reason"), "queue_timeout", "its own deadline");
+    let labels = [("lane", "standard"), ("outcome", "queue_timeout")];
+    eventually("the proxy has merged its histograms", async || {
+        let waited = rig.count("sluice_queue_wait_ms_count", &labels).await;
+        (waited == 1).then_some(()).ok_or(format!("{waited} waits"))
+    })
+    .await;
+    drop(running);
+    rig.nothing_is_held().await;
+    waiting(&rig, 0).await;
+}
+
+#[tokio::test]
+async fn how_long_a_request_has_waited_is_told() {
+    let mut setup = queues(1, Wait::Unread);
+    let mut hosts: Value = virtual_hosts(&[]);
+    let wait = "%FILTER_STATE(wasm.sluice.queue_wait_ms:PLAIN)%";
+    hosts[0]["response_headers_to_add"] = json!([{"header": {"key": "x-logged-wait", "value": wait}}]);
+    setup.virtual_hosts = hosts;
+    let rig = Rig::start(setup).await;
+    let free = rig.post("acme", &[], &chat(MODEL, 1, false)).await;
+    assert_eq!(text_of(&free, "server-timing"), "queue;dur=0");
+    let running = rig.endless("first", &[]).await;
+    let mut waits = send(&rig, "acme", "standard", 0).await;
+    waiting(&rig, 1).await;
+    let gauge = [("pool", "main"), ("lane", "standard")];
+    eventually("the gauge shows it", async || {
+        let waiting = rig.count("sluice_waiting_requests", &gauge).await;
+        (waiting == 1).then_some(()).ok_or(format!("{waiting}"))
+    })
+    .await;
+    drop(running);
+    let answer = waits.read_until("\r\n\r\n").await;
+    let told =
+        |name: &str| answer.split(name).nth(1).and_then(|rest| rest.split(['\r', ',']).next()).map(str::to_owned);
+    let waited: u64 = told("server-timing: queue;dur=").expect(&answer).parse().expect("milliseconds");
+    assert!(waited > 0, "{answer}");
+    assert_eq!(told("x-logged-wait: "), Some(waited.to_string()), "{answer}");
+}
+
+#[tokio::test]
+async fn a_preemptible_request_gives_way_before_its_answer_begins() {
+    let rig = Rig::start(queues(2, Wait::Unread)).await;
+    rig.worker.set_faults([Fault::Hang]);
+    let mut victim = send(&rig, "acme", "batch", 0).await;
+    eventually("the worker has it", async || {
+        let inside = rig.worker.arrivals().requests.len();
+        (inside == 1).then_some(()).ok_or(inside.to_string())
+    })
+    .await;
+    rig.worker.set_faults([]);
+    let mut urgent = send(&rig, "acme", "interactive", 1).await;
+    let evicted = victim.read_until("\r\n\r\n").await;
+    assert!(evicted.starts_with("HTTP/1.1 429") && evicted.contains("x-sluice-reason: evicted"), "{evicted}");
+    assert!(evicted.contains("retry-after: "), "{evicted}");
+    assert_eq!(urgent.status().await, Some(200));
+    eventually("the worker sees the abort", async || {
+        let left = rig.worker.arrivals().requests[0].left_ms;
+        left.map(|_| ()).ok_or("it is still inside".to_owned())
+    })
+    .await;
+    assert_eq!(rig.count("sluice_evicted_total", &[("lane", "batch")]).await, 1);
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn a_pool_without_workers_holds_requests_until_a_view_shows_one() {
+    let setup = queues(2, Wait::Unread).with("/pools/0/hold_when_empty", json!("60s"));
+    let rig = Rig::start(setup).await;
+    assert_eq!(rig.push_view(1, 1, json!({"workers": []})).await.0, 200);
+    let mut waits = send(&rig, "acme", "standard", 0).await;
+    waiting(&rig, 1).await;
+    assert_eq!(rig.push_view(1, 2, json!({"workers": [view::free(rig.worker.address(), 0)]})).await.0, 200);
+    assert_eq!(waits.status().await, Some(200));
+}
+
+#[tokio::test]
+async fn a_new_policy_decides_on_those_that_wait() {
+    let mut rig = Rig::start(queues(2, Wait::Unread)).await;
+    let running = rig.endless("first", &[]).await;
+    let mut callers = Vec::new();
+    for number in 0..4 {
+        callers.push(send(&rig, "acme", if number % 2 == 0 { "batch" } else { "standard" }, number).await);
+    }
+    waiting(&rig, 4).await;
+    // The lane `batch` is gone, and the pool has room.
+    rig.reconfigure(|policy| {
+        policy["lanes"].as_array_mut().expect("lanes").pop();
+        policy["pools"][0]["max_in_flight"] = json!(9);
+    });
+    for caller in &mut callers {
+        assert_eq!(caller.status().await, Some(200));
+    }
+    drop(running);
+    rig.nothing_is_held().await;
+    waiting(&rig, 0).await;
+}
+
+#[tokio::test]
+async fn a_vm_that_traps_leaves_no_ghost_in_line() {
+    let mut setup = queues(2, Wait::Unread);
+    setup.trapping = true;
+    let rig = Rig::start(setup).await;
+    let running = rig.endless("first", &[]).await;
+    let mut callers = Vec::new();
+    for number in 0..8 {
+        callers.push(send(&rig, "acme", "interactive", number).await);
+    }
+    waiting(&rig, 8).await;
+    let trap = rig.post("acme", &[("x-sluice-test-trap", "now")], &chat(MODEL, 1, false)).await;
+    assert_eq!(trap.status(), 503);
+    eventually("those of the dead are void", async || {
+        let state = rig.state_if_served().await?;
+        let waiting = state["pools"]["main"]["waiting"]["interactive"]["requests"].as_u64().unwrap_or(0);
+        (waiting < 8).then_some(()).ok_or(state.to_string())
+    })
+    .await;
+    drop(running);
+    eventually("the pool serves on", async || {
+        let (status, reason) = rig.ask("acme", &[]).await;
+        (status == 200).then_some(()).ok_or(format!("{status} {reason}"))
+    })
+    .await;
+}

@@ -1,0 +1,93 @@
+//! What the overload benchmark found, beside its goals and beside the same without admission.
+
+use serde::Serialize;
+
+use super::queue_cost::QueueCost;
+use super::throughput::Throughput;
+use super::wake::Wake;
+
+/// All figures; nothing where there is no sample to take one from.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    #[serde(flatten)]
+    pub with: Side,
+    /// Without admission.
+    pub baseline: Side,
+    /// What they were taken from.
+    pub details: Details,
+}
+
+/// The figures of one side.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    /// Tokens a second of answers in time at three times the load, as a part of the pool's best rate.
+    pub goodput_ratio: f64,
+    /// The interactive lane's p95 TTFT at three times the load, in multiples of that at half load.
+    pub interactive_ttft_p95_ratio: Option<f64>,
+    /// Sequences that workers had to put back for want of KV blocks.
+    pub preemptions: u64,
+    /// From the release of a place in one thread to the start of a waiter in another.
+    pub wake_p99_ms: Option<f64>,
+    /// CPU time of the proxy for each request while 10,000 wait, in multiples of that while 10 do.
+    pub queue_cost_ratio_10000: f64,
+}
+
+/// What the figures were taken from.
+#[derive(Clone, Debug, Serialize)]
+pub struct Details {
+    pub throughput: Throughput,
+    pub wake: Wake,
+    pub queue_cost: QueueCost,
+}
+
+impl Figures {
+    pub fn new(throughput: Throughput, wake: Wake, queue_cost: QueueCost) -> Self {
+        let best = throughput.best_tokens_per_s;
+        let with = Side {
+            goodput_ratio: throughput.with.goodput_ratio(best),
+            interactive_ttft_p95_ratio: throughput.with.interactive_ttft_p95_ratio(),
+            preemptions: throughput.with.preemptions(),
+            wake_p99_ms: wake.p99_ms(),
+            queue_cost_ratio_10000: queue_cost.with.ratio(),
+        };
+        let baseline = Side {
+            goodput_ratio: throughput.without.goodput_ratio(best),
+            interactive_ttft_p95_ratio: throughput.without.interactive_ttft_p95_ratio(),
+            preemptions: throughput.without.preemptions(),
+            // Nothing waits in the proxy, so nothing wakes.
+            wake_p99_ms: None,
+            queue_cost_ratio_10000: queue_cost.without.ratio(),
+        };
+        Self { with, baseline, details: Details { throughput, wake, queue_cost } }
+    }
+
+    /// Prints them as a table.
+    pub fn print(&self) {
+        let (with, without) = (&self.with, &self.baseline);
+        let row = |name: &str, goal: &str, of: &dyn Fn(&Side) -> String| {
+            println!("    {name:<52}{:>12}{:>12}{goal:>12}", of(without), of(with));
+        };
+        println!("    {:<52}{:>12}{:>12}{:>12}", "", "without", "with", "goal");
+        row("goodput at 3 x load / best rate", ">= 0.95", &|side| format!("{:.3}", side.goodput_ratio));
+        let ttft = |side: &Side| or_dash(side.interactive_ttft_p95_ratio, |ratio| format!("{ratio:.2}"));
+        row("interactive TTFT p95 at 3 x load / at 0.5 x load", "<= 1.25", &ttft);
+        row("preemptions in the workers", "0", &|side| side.preemptions.to_string());
+        let wake = |side: &Side| or_dash(side.wake_p99_ms, |ms| format!("{ms:.1} ms"));
+        row("release to start in the other thread, p99", "<= 5 ms", &wake);
+        let cost = |side: &Side| format!("{:.2}", side.queue_cost_ratio_10000);
+        row("CPU a request with 10,000 waiters / with 10", "<= 2", &cost);
+        let discarded: u64 = [&self.details.throughput.with, &self.details.throughput.without]
+            .iter()
+            .flat_map(|side| [&side.half_load, &side.overload])
+            .map(|run| run.report.discarded)
+            .sum();
+        println!(
+            "    {} samples were discarded because the client was starved",
+            discarded + self.details.wake.discarded
+        );
+    }
+}
+
+fn or_dash(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), text)
+}
