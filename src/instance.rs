@@ -40,7 +40,6 @@ pub struct Instance {
     registered: Cell<Option<(u32, u16)>>,
     /// The newest root polls for those that wait.
     polls: Cell<bool>,
-    gauged: Cell<Time>,
     last_trouble: RefCell<String>,
 }
 
@@ -73,7 +72,6 @@ impl Instance {
             newest: Cell::new(0),
             registered: Cell::new(None),
             polls: Cell::new(false),
-            gauged: Cell::default(),
             last_trouble: RefCell::default(),
         }
     }
@@ -128,14 +126,15 @@ impl Instance {
         self.evictable.borrow_mut().remove(&lease);
     }
 
-    /// What is due ten times a second, however many roots ask for it, and more often while somebody waits.
-    pub fn tick(&self, policy: &Policy) {
+    /// What is due ten times a second, however many roots ask for it, and more often while somebody waits. `gauged` is when the
+    /// root that asks last showed its own pools.
+    pub fn tick(&self, policy: &Policy, gauged: &Cell<Time>) {
         let now = host::now();
         let result = self.vm(|vm| vm.tick(&SharedData, now));
         self.evict();
         self.report(result.err().map(|error| error.to_string()).unwrap_or_default());
-        if now.since(self.gauged.get()) >= TICK {
-            self.gauged.set(now);
+        if now.since(gauged.get()) >= TICK {
+            gauged.set(now);
             self.metrics.record_pools(policy, self.vm.borrow().members(), now);
         }
         self.listen();
@@ -187,13 +186,12 @@ impl Instance {
         for Started { ticket, admission, waited } in progress.started {
             let kept = self.waiting.borrow_mut().remove(&ticket);
             match kept {
-                Some((context_id, stream)) => {
-                    // A stream that the proxy has ended without telling gives back what it gets.
-                    host::act_on(context_id);
+                Some((context_id, stream)) if host::act_on(context_id) => {
                     stream.borrow_mut().start(admission, waited);
                     self.keep(context_id, &stream);
                 }
-                None => self.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now())),
+                // A stream that the proxy has ended without telling gives back what it gets.
+                _ => self.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now())),
             }
         }
     }

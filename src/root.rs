@@ -1,9 +1,10 @@
 //! One configuration of one plugin.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use admission_core::policy::{Control, Plugin, Policy};
-use admission_core::units::Millis;
+use admission_core::units::{Millis, Time};
 use admission_core::vm::TICK;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
@@ -38,6 +39,8 @@ struct Filter {
     instance: Rc<Instance>,
     /// Those that wait have been told of the policy.
     told: bool,
+    /// When its pools were last shown as gauges.
+    gauged: Cell<Time>,
 }
 
 impl Root {
@@ -68,7 +71,7 @@ impl RootContext for Root {
             Ok(Plugin::Filter(policy)) => {
                 let instance = Instance::of(&policy, host::root_id(), self.context_id);
                 let (policy, routes) = (Rc::new(*policy), Rc::default());
-                self.role = Role::Filter(Filter { policy, routes, instance, told: false });
+                self.role = Role::Filter(Filter { policy, routes, instance, told: false, gauged: Cell::default() });
                 self.set_tick_period(Duration::from_millis(TICK.0));
                 true
             }
@@ -86,11 +89,11 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        if let Role::Filter(Filter { policy, routes, instance, told }) = &mut self.role {
+        if let Role::Filter(Filter { policy, routes, instance, told, gauged }) = &mut self.role {
             if !std::mem::replace(told, true) {
                 instance.renew(policy, routes);
             }
-            instance.tick(policy);
+            instance.tick(policy, gauged);
             self.set_pace();
         }
     }

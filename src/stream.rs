@@ -201,7 +201,11 @@ impl Stream {
         let Admission { lease, endpoint, spending } = admission;
         self.lease = Some(lease);
         let lane = Arc::clone(taking.intake.lane(&self.policy));
-        self.preemptible = lane.preemptible;
+        self.preemptible = lane.preemptible && !taking.intake.terms().in_shadow();
+        if lane.preemptible && !self.preemptible {
+            // Nothing is evicted in shadow, as if its answer had begun.
+            self.instance.vm(|vm| vm.first_byte(&SharedData, lease));
+        }
         self.waited = self.waited.or(lane.queue.is_some().then_some(Millis(0)));
         let labels = labels(&taking.intake, Some(&pool), &lane);
         (self.admitted_as, self.api) = (Some(labels.clone()), taking.intake.arrival().api);
@@ -241,7 +245,9 @@ impl Stream {
             if taking.headers_open {
                 tag(intake, lane, intake.pool());
             }
-            if lane.queue.is_some() && refused.reason.may_be_waited_for() {
+            let pool = intake.pool();
+            let passes = pool.is_some_and(|pool| pool.may_be_waited_for(refused.reason));
+            if lane.queue.is_some() && intake.could_wait() && passes {
                 self.instance.metrics.count_would_wait(&labels, refused.reason);
             } else {
                 self.instance.metrics.count_would_reject(&labels, refused.reason);

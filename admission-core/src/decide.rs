@@ -22,7 +22,7 @@ mod sight;
 #[cfg(test)]
 mod tests;
 
-pub use line::{Rank, Turn, flow_of, next_in_line, rank, urgency};
+pub use line::{Line, Rank, Turn, flow_of, urgency};
 
 use line::{first_in_line, first_of_its_tenant};
 use sight::{Scene, Sight};
@@ -142,7 +142,7 @@ pub fn decide(
     within_pool_caps(amount, &scene)?;
     within_class_caps(rules.classes, held)?;
     fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), sight, rules, held)?;
-    first_in_line(&scene, turn, rules, held)?;
+    first_in_line(&scene, turn, amount.tokens, rules, held)?;
     at_a_worker(sight, known.workers, rules, held, now)
 }
 
@@ -230,6 +230,15 @@ fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
         }
         Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
     }
+}
+
+/// Whether nothing but others keeps a request from starting, as far as its tenant's own caps and budgets go.
+#[must_use]
+pub fn tenant_lets(ask: &Ask, rules: Rules<'_>, (tenant, members): (&Ledger, &Members), now: Time) -> bool {
+    let nobody = Ledger::default();
+    let held = Held { tenant, pool: &nobody, members };
+    let amount = ask.amount(rules.pool.block_size);
+    within_budgets(ask, rules, held, now).is_ok() && within_tenant_caps(amount, rules, held).is_ok()
 }
 
 fn within_budgets(ask: &Ask, rules: Rules<'_>, held: Held<'_>, now: Time) -> Result<(), Refusal> {

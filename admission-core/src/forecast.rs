@@ -14,9 +14,8 @@ use crate::units::{Millis, Time};
 /// `(n + 1) × weights of all tenants ÷ its own`, or all that wait if those are fewer. How its tenants stand is known of this
 /// VM alone; it is taken to be the same in the others. While none waits here, all that wait elsewhere are ahead.
 ///
-/// The wait is the place in the lane times the time between starts in that lane while others waited; before that was
-/// measured, the place in the whole line times the time between ends of
-/// requests in flight.
+/// The wait is that of [`Ledger::time_to_start`], or, where its lane ages and that is shorter, the time until it has climbed as
+/// far as it can and the wait there, behind all of that lane and those of its own before it: they climb side by side.
 pub(crate) fn place(
     (ledger, members): (&Ledger, &Members),
     lanes: &Lanes,
@@ -30,8 +29,21 @@ pub(crate) fn place(
     let higher = higher.fold(0_u64, |sum, other| sum.saturating_add(ledger.backlog(other.key, members).requests));
     let in_lane = in_turn(share, all, weight);
     let position = higher.saturating_add(in_lane);
-    let wait = ledger.time_to_start(lane.key, in_lane, now).or_else(|| ledger.time_to_free(position, members));
+    let in_turn = ledger.time_to_start(lane.key, (in_lane, position), members, now);
+    let aged = climbed(lanes, lane).and_then(|(climb, above)| {
+        let place = ledger.backlog(above.key, members).requests.saturating_add(in_lane);
+        let there = ledger.time_to_start(above.key, (place, place), members, now)?;
+        Some(Millis(climb.0.saturating_add(there.0)))
+    });
+    let wait = in_turn.map(|wait| aged.map_or(wait, |aged| wait.min(aged)));
     Place { position, wait }
+}
+
+/// How long those of a lane take to climb as far as they can, and to which lane.
+fn climbed<'a>(lanes: &'a Lanes, lane: &Lane) -> Option<(Millis, &'a Lane)> {
+    let aging = lane.aging?;
+    let steps = lane.position.saturating_sub(aging.to) as u64;
+    Some((Millis(aging.after.0.saturating_mul(steps)), lanes.at(aging.to)))
 }
 
 /// Place among those that wait for a lane, `all` of them over all VMs; 1 is the next.

@@ -184,11 +184,11 @@ impl Intake {
         self.ended
     }
 
-    /// Whether it may wait for its turn: its body stays with its caller, or is held as a whole. A part of a body that is too
-    /// long to hold cannot be kept back any longer.
+    /// Whether it could wait for its turn: its caller would, and its body stays with the caller or is held as a whole. A part
+    /// of a body that is too long to hold cannot be kept back any longer. In shadow nothing waits all the same.
     #[must_use]
-    pub fn may_wait(&self) -> bool {
-        !self.terms.in_shadow() && !self.arrival.no_queue && (self.wait == Wait::Unread || self.ended)
+    pub fn could_wait(&self) -> bool {
+        !self.arrival.no_queue && (self.wait == Wait::Unread || self.ended)
     }
 
     /// Size of its body, as far as it is known.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::budget::{Rates, Spent};
 use crate::hash;
 use crate::members::{Holder, Members};
-use crate::record::{Reader, Record, Sections, Writer};
+use crate::record::Sections;
 use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::view::{Admitted, WorkerKey};
 
@@ -17,6 +17,8 @@ mod blocked;
 mod drain;
 mod fair;
 mod line;
+mod pace;
+mod sections;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -33,24 +35,9 @@ use bands::Bands;
 use blocked::BlockedHeads;
 use fair::Flows;
 use line::Line;
+use pace::Pace;
 use tally::{Marks, Tallies};
 use victims::Victims;
-
-const SECTION_COLUMNS: u8 = 1;
-const SECTION_ADMITTED: u8 = 2;
-const SECTION_SPENT: u8 = 4;
-const SECTION_TALLIES: u8 = 5;
-const SECTION_MARKS: u8 = 6;
-const SECTION_FLOWS: u8 = 8;
-const SECTION_BLOCKED: u8 = 9;
-const SECTION_WAITING: u8 = 10;
-const SECTION_HEADS: u8 = 11;
-const SECTION_FOR_A_CLASS: u8 = 12;
-const SECTION_BANDS: u8 = 13;
-const SECTION_REFUSED_UNDER: u8 = 14;
-const SECTION_EVICTABLE: u8 = 15;
-const SECTION_ASKED: u8 = 16;
-const SECTION_DRAIN: u8 = 17;
 
 /// An amount held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -356,10 +343,35 @@ impl Ledger {
         self.bands.virtual_time(band)
     }
 
-    /// How long until so many more of a lane start, by how fast it has moved while others waited.
+    /// How long until a request starts that has a place among those that wait for a lane and a position in the whole line:
+    /// by how fast the lane moves while somebody waits for it, and until enough of that has been seen, by how fast requests in
+    /// flight end. `None` when neither was.
     #[must_use]
-    pub fn time_to_start(&self, lane: LaneKey, count: u64, now: Time) -> Option<Millis> {
-        self.bands.time_for(lane, count, now)
+    pub fn time_to_start(
+        &self,
+        lane: LaneKey,
+        (place, position): (u64, u64),
+        members: &Members,
+        now: Time,
+    ) -> Option<Millis> {
+        let guess = self.time_to_free(position, members).map(|all| all.0.saturating_mul(1_000) / place.max(1));
+        self.pace_of(lane, members, now).time_for(place, guess)
+    }
+
+    /// Mean time between starts in a lane while somebody waits for it; until enough of them have been seen, between ends of
+    /// requests in flight. `None` when neither was.
+    #[must_use]
+    pub fn time_between_starts(&self, lane: LaneKey, members: &Members, now: Time) -> Option<Millis> {
+        let guess = self.time_to_free(1, members).map(|gap| gap.0.saturating_mul(1_000));
+        self.pace_of(lane, members, now).mean_us(guess).map(|micros| Millis(micros.div_ceil(1_000)))
+    }
+
+    /// How a lane has moved until now; that it has not while somebody was in line counts too.
+    fn pace_of(&self, lane: LaneKey, members: &Members, now: Time) -> Pace {
+        let (pace, last_start) = self.bands.pace(lane);
+        let is_in_line = self.heads(members).any(|(_, head)| head.lane == lane);
+        let since = last_start.max(self.backlog(lane, members).oldest);
+        if is_in_line { pace.after(now.since(since)) } else { pace }
     }
 
     /// Notes that a request starts: of which lane, under which band, from which tag. To be called when what waits from now
@@ -411,92 +423,4 @@ impl Ledger {
     fn column(&mut self, holder: Holder, lane: LaneKey) -> Option<&mut Column> {
         self.columns.iter_mut().find(|column| column.holder == holder && column.lane == lane)
     }
-}
-
-impl Record for Ledger {
-    fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
-        writer.section(SECTION_COLUMNS, |out| {
-            for column in &self.columns {
-                out.u16(column.holder.slot);
-                out.u64(column.holder.epoch);
-                out.u32(column.lane.0);
-                out.u64(column.held.requests);
-                out.u64(column.held.tokens.0);
-                out.u64(column.held.blocks.0);
-            }
-        });
-        if self.admitted != Admitted::default() {
-            writer.section(SECTION_ADMITTED, |out| {
-                out.u64(self.admitted.requests);
-                out.u64(self.admitted.blocks);
-            });
-        }
-        if self.drain != Drain::default() {
-            writer.section(SECTION_DRAIN, |out| out.u64(self.drain.mean_us));
-        }
-        if (self.requests_spent, self.tokens_spent) != Default::default() {
-            writer.section(SECTION_SPENT, |out| {
-                out.u64(self.requests_spent.0);
-                out.u64(self.tokens_spent.0);
-            });
-        }
-        writer.section(SECTION_TALLIES, |out| self.tallies.write(out));
-        writer.section(SECTION_MARKS, |out| self.marks.write(out));
-        writer.section(SECTION_FLOWS, |out| self.flows.write(out));
-        writer.section(SECTION_BLOCKED, |out| self.blocked.write(out));
-        writer.section(SECTION_WAITING, |out| self.line.write_waiting(out));
-        writer.section(SECTION_HEADS, |out| self.line.write_heads(out));
-        writer.section(SECTION_FOR_A_CLASS, |out| self.line.write_for_a_class(out));
-        writer.section(SECTION_BANDS, |out| self.bands.write(out));
-        if let Some((epoch, generation)) = self.refused_under {
-            writer.section(SECTION_REFUSED_UNDER, |out| {
-                out.u64(epoch);
-                out.u64(generation);
-            });
-        }
-        writer.section(SECTION_EVICTABLE, |out| self.victims.write_evictable(out));
-        writer.section(SECTION_ASKED, |out| self.victims.write_asked(out));
-        writer.finish(&self.unknown)
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut record = Self::default();
-        record.unknown = Sections::read(bytes, |tag, mut reader| {
-            match tag {
-                SECTION_COLUMNS => {
-                    while !reader.is_empty() {
-                        record.columns.push(column(&mut reader)?);
-                    }
-                }
-                SECTION_ADMITTED => record.admitted = Admitted { requests: reader.u64()?, blocks: reader.u64()? },
-                SECTION_DRAIN => record.drain = Drain { mean_us: reader.u64()? },
-                SECTION_SPENT => {
-                    (record.requests_spent, record.tokens_spent) = (Spent(reader.u64()?), Spent(reader.u64()?));
-                }
-                SECTION_TALLIES => record.tallies = Tallies::read(&mut reader)?,
-                SECTION_MARKS => record.marks = Marks::read(&mut reader)?,
-                SECTION_FLOWS => record.flows = Flows::read(&mut reader)?,
-                SECTION_BLOCKED => record.blocked = BlockedHeads::read(&mut reader)?,
-                SECTION_WAITING => record.line.read_waiting(&mut reader)?,
-                SECTION_HEADS => record.line.read_heads(&mut reader)?,
-                SECTION_FOR_A_CLASS => record.line.read_for_a_class(&mut reader)?,
-                SECTION_BANDS => record.bands = Bands::read(&mut reader)?,
-                SECTION_REFUSED_UNDER => record.refused_under = Some((reader.u64()?, reader.u64()?)),
-                SECTION_EVICTABLE => record.victims.read_evictable(&mut reader)?,
-                SECTION_ASKED => record.victims.read_asked(&mut reader)?,
-                _ => return Some(false),
-            }
-            Some(true)
-        })?;
-        Some(record)
-    }
-}
-
-fn column(reader: &mut Reader<'_>) -> Option<Column> {
-    Some(Column {
-        holder: Holder { slot: reader.u16()?, epoch: reader.u64()? },
-        lane: LaneKey(reader.u32()?),
-        held: Amount { requests: reader.u64()?, tokens: Tokens(reader.u64()?), blocks: Blocks(reader.u64()?) },
-    })
 }

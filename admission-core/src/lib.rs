@@ -32,6 +32,8 @@ pub mod record;
 pub mod request;
 pub mod route_metadata;
 pub mod saturation;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod store;
 pub mod terms;
 pub mod units;

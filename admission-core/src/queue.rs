@@ -68,8 +68,8 @@ impl Waiter {
         self.ask.amount(self.pool.block_size)
     }
 
-    fn backlog(&self) -> Backlog {
-        Backlog { requests: 1, tokens: self.amount().tokens, bytes: self.bytes, oldest: self.arrived }
+    pub(crate) fn backlog(&self) -> Backlog {
+        Backlog { requests: 1, tokens: self.amount().tokens, bytes: self.bytes, oldest: self.arrived, aside: 0 }
     }
 
     /// Position of the lane it counts as, and when it climbs next.
@@ -110,7 +110,7 @@ impl Waiting {
     /// Where it stands in line.
     pub(crate) fn turn(&self, holder: Holder) -> Turn<'_> {
         let (flow, urgency, bytes) = (flow_of(&self.flow.0), self.urgency, self.waiter.bytes);
-        Turn { band: self.band_lane(), flow, urgency, bytes, waits_in: Some(holder) }
+        Turn { band: self.band_lane(), flow, urgency, bytes, waits_in: Some(holder), behind_its_like: false }
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Queue {
     arrivals: BTreeSet<(LaneKey, Time, Ticket)>,
     climbing: BTreeSet<(Time, Ticket)>,
     ending: BTreeSet<(Time, Ticket)>,
-    /// The flow that the next look begins with.
+    /// The last flow that has been looked at; the next ones are those behind it.
     pub(crate) looked_at: Option<FlowId>,
     /// What the pool's record says of this queue.
     pub(crate) published: Report,
@@ -182,6 +182,13 @@ impl Queue {
         self.waiting.insert(ticket, waiting);
     }
 
+    /// Puts a waiter back whose flow has stayed as it was.
+    pub(crate) fn restore(&mut self, ticket: Ticket, waiting: Waiting) {
+        let band = self.bands.get(&(waiting.band, waiting.waiter.lane.key));
+        let tag = band.and_then(|band| band.tag_of(&waiting.flow)).unwrap_or_default();
+        self.put_back(ticket, waiting, tag, None);
+    }
+
     /// Takes a waiter out.
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Waiting> {
         let waiting = self.waiting.remove(&ticket)?;
@@ -205,16 +212,29 @@ impl Queue {
         Some(waiting)
     }
 
-    /// Lets those climb whose time has come; `tag` is where a tenant starts in a band.
-    pub(crate) fn climb(&mut self, now: Time, mut tag: impl FnMut(&Waiting) -> u64) {
+    /// Lets those climb whose time has come; `tag` is where a tenant starts in a band. They are in line then, so of the tenants
+    /// that it returns others stand aside than before, or none.
+    pub(crate) fn climb(&mut self, now: Time, mut tag: impl FnMut(&Waiting) -> u64) -> BTreeSet<Rc<str>> {
+        let mut stood_aside = BTreeSet::new();
         while let Some((at, ticket)) = self.climbing.first().copied()
             && at <= now
+            && let was_aside = self.stands_aside_for_its_tenant(ticket)
             && let Some(mut waiting) = self.take(ticket)
         {
+            if was_aside {
+                stood_aside.insert(Rc::clone(&waiting.waiter.tenant_key));
+            }
             (waiting.band, waiting.climbs) = waiting.waiter.band(now);
             let tag = tag(&waiting);
             self.put_back(ticket, waiting, tag, None);
         }
+        stood_aside
+    }
+
+    fn stands_aside_for_its_tenant(&self, ticket: Ticket) -> bool {
+        let waiting = self.waiting.get(&ticket);
+        let band = waiting.and_then(|waiting| self.bands.get(&(waiting.band, waiting.waiter.lane.key)));
+        waiting.zip(band).is_some_and(|(waiting, band)| band.stands_aside_for_its_tenant(&waiting.flow))
     }
 
     /// The first of every band and lane that does not stand aside.
@@ -223,7 +243,8 @@ impl Queue {
             let (tag, urgency, ticket) = band.first()?;
             let waiting = self.waiting.get(&ticket)?;
             let (band, flow) = (waiting.band_lane().key, flow_of(&waiting.flow.0));
-            Some(Candidate { ticket, lane: *lane, head: Head { band, lane: *lane, flow, tag, urgency } })
+            let (lane, tokens, bytes) = (*lane, waiting.waiter.amount().tokens, waiting.waiter.bytes);
+            Some(Candidate { ticket, lane, head: Head { band, lane, flow, tag, urgency, tokens, bytes } })
         })
     }
 
@@ -232,14 +253,34 @@ impl Queue {
         self.change_flow(ticket, |band, flow| band.retag(flow, tag));
     }
 
-    /// The first waiters of some flows in line, by tenant from a name on and round again.
-    pub(crate) fn flows_from(&self, from: Option<&FlowId>, most: usize) -> Vec<Ticket> {
-        self.bands.values().flat_map(|band| band.flows_from(from, most)).take(most).collect()
+    /// The first waiters of the next flows of every band, by tenant behind one.
+    pub(crate) fn flows_behind(&self, last: Option<&FlowId>, most: usize) -> Vec<(FlowId, Ticket)> {
+        let mut flows: Vec<(&FlowId, Ticket)> =
+            self.bands.values().flat_map(|band| band.flows_behind(last, most)).collect();
+        flows.sort_unstable();
+        // Those of one name in several bands are not parted: the next look begins behind all of them.
+        let last = most.checked_sub(1).and_then(|place| flows.get(place)).map(|(id, _)| (*id).clone());
+        let looked_at = flows.into_iter().take_while(|(id, _)| last.as_ref().is_none_or(|last| *id <= last));
+        looked_at.map(|(id, ticket)| (id.clone(), ticket)).collect()
     }
 
     /// The first waiters of a tenant's flows.
     pub(crate) fn flows_of(&self, tenant: &str) -> Vec<Ticket> {
         self.bands.values().flat_map(|band| band.flows_of(tenant)).collect()
+    }
+
+    /// Whether somebody is in line who came for the same lane in the same flow, and goes before one that is so urgent.
+    pub(crate) fn is_before(&self, lane: &Lane, flow: &FlowId, urgency: u64) -> bool {
+        let first = self.bands.get(&(lane.position, lane.key)).and_then(|band| band.first_in_line(flow));
+        first.is_some_and(|first| first <= urgency)
+    }
+
+    /// The last waiter of the flow that has most waiting for its weight, if one more of a newcomer's flow would have less.
+    pub(crate) fn last_beyond_its_share(&self, newcomer: &Waiter) -> Option<Ticket> {
+        let band = self.bands.get(&(newcomer.lane.position, newcomer.lane.key))?;
+        let classes = newcomer.classes.iter().map(|class| class.key).collect();
+        let own = band.waiting_in(&(Rc::clone(&newcomer.tenant_key), classes)).saturating_add(1);
+        band.last_beyond(own, newcomer.limits.weight)
     }
 
     /// Makes the flow of a waiter step aside.
@@ -265,19 +306,22 @@ impl Queue {
         self.bands.values_mut().for_each(Band::step_back_by_class);
     }
 
-    /// Some tenants whose flows stand aside for their own caps, from a name on, and round again.
-    pub(crate) fn tenants_aside(&self, from: Option<&Rc<str>>, most: usize) -> Vec<Rc<str>> {
-        let mut tenants: BTreeSet<&Rc<str>> = BTreeSet::new();
-        for band in self.bands.values() {
-            tenants.extend(band.tenants_aside(from, most));
-        }
+    /// The next tenants, by name from one on, whose flows stand aside for their own caps.
+    pub(crate) fn tenants_aside(&self, from: Option<&Rc<str>>, most: usize) -> BTreeSet<Rc<str>> {
+        let tenants: BTreeSet<&Rc<str>> = self.bands.values().flat_map(|band| band.tenants_aside(from, most)).collect();
         tenants.into_iter().take(most).cloned().collect()
+    }
+
+    /// The first waiters of a tenant's flows that stand aside for its own caps.
+    pub(crate) fn firsts_aside(&self, tenant: &str) -> Vec<&Waiter> {
+        let firsts = self.bands.values().flat_map(|band| band.firsts_aside(tenant));
+        firsts.filter_map(|(_, ticket)| Some(&self.waiting.get(&ticket)?.waiter)).collect()
     }
 
     /// The first of a tenant's waiters that stand aside for its own caps.
     pub(crate) fn blocked(&self, tenant: &str) -> Option<Blocked> {
         let heads = self.bands.values().filter_map(|band| {
-            let (urgency, ticket) = band.first_aside(tenant)?;
+            let (urgency, ticket) = band.firsts_aside(tenant).min()?;
             let waiting = self.waiting.get(&ticket)?;
             Some((waiting.band, urgency, waiting.band_lane().key))
         });
@@ -304,9 +348,14 @@ impl Queue {
             let first = (lane, Time(0), Ticket(0));
             self.arrivals.range(first..).next().filter(|(other, ..)| *other == lane).map_or(Time(0), |(_, at, _)| *at)
         };
+        let aside = |lane: LaneKey| {
+            let bands = self.bands.iter().filter(|((_, other), _)| *other == lane);
+            bands.fold(0_u64, |sum, (_, band)| sum.saturating_add(band.aside()))
+        };
         let waiting = self.backlog.iter().filter(|(_, backlog)| backlog.requests > 0);
+        let told = |lane: LaneKey, own: Backlog| Backlog { oldest: oldest(lane), aside: aside(lane), ..own };
         Report {
-            waiting: waiting.map(|(lane, backlog)| (*lane, Backlog { oldest: oldest(*lane), ..*backlog })).collect(),
+            waiting: waiting.map(|(lane, backlog)| (*lane, told(*lane, *backlog))).collect(),
             heads: self.candidates().map(|candidate| candidate.head).collect(),
             for_a_class: self.bands.values().any(Band::waits_for_a_class),
         }

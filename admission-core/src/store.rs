@@ -114,7 +114,7 @@ pub fn update_from<R: Record, T, E>(
     Err(StoreError::Contention { key: key.to_owned() })
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "sim"))]
 pub(crate) mod memory {
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
@@ -131,9 +131,11 @@ pub(crate) mod memory {
         failing: RefCell<(String, u32)>,
         interruption: RefCell<Option<Interruption>>,
         pub(crate) writes: Cell<u32>,
+        pub(crate) conflicts: Cell<u32>,
     }
 
     impl MemoryStore {
+        #[cfg(test)]
         pub(crate) fn keys(&self) -> Vec<String> {
             self.values.borrow().keys().cloned().collect()
         }
@@ -155,6 +157,7 @@ pub(crate) mod memory {
             }
         }
 
+        #[cfg(test)]
         pub(crate) fn put(&self, key: &str, bytes: &[u8]) {
             self.values.borrow_mut().insert(key.to_owned(), (bytes.to_vec(), 1));
         }
@@ -173,11 +176,13 @@ pub(crate) mod memory {
             let (ending, times) = &mut *self.failing.borrow_mut();
             if *times > 0 && key.ends_with(ending.as_str()) {
                 *times -= 1;
+                self.conflicts.set(self.conflicts.get() + 1);
                 return Err(Conflict);
             }
             let mut values = self.values.borrow_mut();
             let current = values.get(key).map_or(Version::Absent, |(_, version)| Version::Written(*version));
             if current != expected {
+                self.conflicts.set(self.conflicts.get() + 1);
                 return Err(Conflict);
             }
             self.writes.set(self.writes.get() + 1);

@@ -7,15 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::budget::{Rates, Spent, Standing};
-use crate::decide::{Ask, Known, Rules, next_in_line};
+use crate::decide::{Ask, Known, Line, Rules};
 use crate::directory::Directory;
 use crate::endpoint::Endpoint;
 use crate::forecast::Promises;
 use crate::keys::Keys;
 use crate::ledger::{Amount, LaneKey, Ledger, TallyKey};
 use crate::members::{Holder, Members, Observer};
+use crate::outcome::Refusal;
 use crate::policy::Pool;
-use crate::queue::Queue;
+use crate::queue::{Queue, Ticket};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time, Tokens};
 use crate::view::{ViewSummary, Workers};
@@ -151,6 +152,8 @@ pub struct Vm {
     /// Those that wait here, by the pool's record.
     queues: BTreeMap<Rc<str>, Queue>,
     next_ticket: u64,
+    /// Waiters that have given way to others, and have not been told yet.
+    displaced: Vec<(Ticket, Refusal)>,
     /// Pools' records that do not say yet who waits here.
     unpublished: BTreeSet<Rc<str>>,
     /// Tenants' records that do not say yet who waits here for the tenant itself.
@@ -184,6 +187,7 @@ impl Vm {
             workers: BTreeMap::new(),
             queues: BTreeMap::new(),
             next_ticket: 0,
+            displaced: Vec::new(),
             unpublished: BTreeSet::new(),
             unblocked: BTreeSet::new(),
             next_aside: None,
@@ -367,8 +371,9 @@ impl Vm {
             Frees::Pool(pool, lanes) => {
                 let view = view_of(store, pool);
                 let known = Known { view: view.as_ref(), workers: None };
-                let next = next_in_line(pool, lanes, known, (ledger, members), None, now);
-                let frees_a_class = !change.tallies.is_empty();
+                let next = Line::of(pool, lanes, known, (ledger, members), now).next(None);
+                let is_class = |tally: TallyKey| pool.classes.iter().any(|class| class.key == tally);
+                let frees_a_class = change.tallies.iter().any(|(tally, _)| is_class(*tally));
                 let for_a_class = ledger.waiting_for_a_class(members).filter(|_| frees_a_class);
                 let woken: BTreeSet<Holder> = next.into_iter().chain(for_a_class).collect();
                 self.wakes.extend(woken.into_iter().map(|holder| Wake::start(holder.slot, key)));

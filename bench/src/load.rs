@@ -59,8 +59,8 @@ pub struct Flow {
     pub rate_per_s: f64,
     /// Bytes of a prompt, every size in the range equally likely.
     pub prompt_bytes: RangeInclusive<u32>,
-    /// `max_tokens` of every request.
-    pub max_tokens: u32,
+    /// `max_tokens` of a request, every number in the range equally likely.
+    pub max_tokens: RangeInclusive<u32>,
     /// Header and value by which a lane is asked for.
     pub lane: Option<(String, String)>,
     /// Longest time to the first token after which an answer is still worth something; without one every answer is.
@@ -87,7 +87,8 @@ pub async fn run(url: &str, plan: &Plan) -> Result<Report> {
 }
 
 /// Sends the requests of a plan in their order but not at their instants: so many are under way all the time, until its
-/// duration has passed. Their TTFT counts from when each was sent.
+/// duration has passed. Their TTFT counts from when each was sent. They begin one by one over the first half of the
+/// warm-up: a proxy that chooses among workers by what they have in hand sees nothing of requests that came just now.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -96,10 +97,12 @@ pub async fn saturate(url: &str, plan: &Plan, at_once: usize) -> Result<Report> 
     let shots = Mutex::new(schedule::shots(plan).into_iter());
     let next = Arc::new(move || shots.lock().unwrap_or_else(PoisonError::into_inner).next());
     let mut tasks = JoinSet::new();
-    for _ in 0..at_once {
+    for number in 0..at_once {
+        let begin = caller.start + (plan.warm_up / 2).mul_f64(number as f64 / at_once as f64);
         let (caller, next, plan) = (Arc::clone(&caller), Arc::clone(&next), plan.clone());
         tasks.spawn(async move {
             let mut records = Vec::new();
+            tokio::time::sleep_until(begin).await;
             while Instant::now() < caller.window.end
                 && let Some(shot) = next()
             {
@@ -122,7 +125,8 @@ fn prepare(url: &str, plan: &Plan) -> Result<(Arc<Caller>, Watch)> {
     for flow in &plan.flows {
         let rate = flow.rate_per_s;
         ensure!(rate.is_finite() && rate > 0.0, "{}: {rate} arrivals per second are no rate", flow.name);
-        ensure!(!flow.prompt_bytes.is_empty(), "{}: no size of prompt is in the range", flow.name);
+        let sizes = [&flow.prompt_bytes, &flow.max_tokens];
+        ensure!(sizes.iter().all(|range| !range.is_empty()), "{}: a range of sizes is empty", flow.name);
         ensure!(!flow.tenants.is_empty(), "{}: nobody sends it", flow.name);
     }
     let client = reqwest::Client::builder().no_proxy().build().context("cannot make an HTTP client")?;

@@ -11,7 +11,7 @@ fn plan(rate_per_s: f64, drain: Duration) -> Plan {
         tenants: vec!["acme".into(), "beta".into()],
         rate_per_s,
         prompt_bytes: 16..=64,
-        max_tokens: 4,
+        max_tokens: 4..=4,
         lane: Some(("x-sluice-lane".into(), "fast".into())),
         in_time: None,
     };

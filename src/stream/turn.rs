@@ -11,6 +11,7 @@ use admission_core::queue::{Ticket, Waiter};
 use admission_core::terms::Terms;
 use admission_core::units::{Millis, Time};
 use admission_core::vm::{Admission, Joined, LeaseId, Usage};
+use proxy_wasm::types::Action;
 
 use super::{Entry, Phase, Stream, Taking, labels};
 use crate::host;
@@ -38,7 +39,7 @@ impl Stream {
         pool: Arc<Pool>,
         refused: Refusal,
     ) -> Result<Entry, Refusal> {
-        if !taking.intake.may_wait() {
+        if taking.intake.terms().in_shadow() || !taking.intake.could_wait() {
             return Err(refused);
         }
         let now = host::now();
@@ -113,7 +114,15 @@ impl Stream {
             host::set_filter_state(QUEUE_WAIT, &waited.0.to_string());
             let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
             self.instance.metrics.record_wait(&labels, refused.reason.label(), waited);
-            self.refuse(&taking, refused);
+            // A worker that already answers a request whose body is held back has decided for itself.
+            if self.answered {
+                self.go_on(taking);
+                return host::resume_request();
+            }
+            // A policy that has come meanwhile may have put it into shadow, where nothing is refused.
+            if self.refuse(&taking, refused) == Action::Continue {
+                host::resume_request();
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 pub mod artefacts;
 pub mod bootstrap;
 pub mod caller;
+pub mod line;
 pub mod metrics;
 pub mod resetter;
 pub mod rig;

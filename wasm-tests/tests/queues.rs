@@ -3,49 +3,11 @@
 
 use serde_json::{Value, json};
 use wasm_tests::bootstrap::virtual_hosts;
-use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
-use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, text_of};
+use wasm_tests::caller::chat;
+use wasm_tests::line::{order, queues, send, waiting};
+use wasm_tests::rig::{MODEL, Rig, Wait, eventually, text_of};
 use wasm_tests::view;
 use worker_sim::Fault;
-
-/// Three lanes with queues over a pool of one request at a time.
-fn queues(threads: u32, wait: Wait) -> Setup {
-    let queue = json!({"max_requests": 16, "max_wait": "60s"});
-    let lanes = json!([
-        {"name": "interactive", "priority": 100, "queue": queue},
-        {"name": "standard", "queue": queue},
-        {"name": "batch", "priority": -10, "ceiling": 9.0, "preemptible": true, "queue": queue},
-    ]);
-    let setup = Setup::new(threads, wait).with("/lanes", lanes).with("/pools/0/max_in_flight", json!(1));
-    setup.with("/default_lane", json!("standard")).patient()
-}
-
-/// Sends a request that is told apart by its number, on a connection of its own.
-async fn send(rig: &Rig, tenant: &str, lane: &str, number: usize) -> RawCaller {
-    let number = number.to_string();
-    let headers = [
-        ("x-tenant-id", tenant.as_bytes()),
-        ("x-sluice-lane", lane.as_bytes()),
-        ("x-client-request-id", number.as_bytes()),
-    ];
-    let body = chat(MODEL, 1, false).to_string();
-    RawCaller::send(rig.address, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await
-}
-
-async fn waiting(rig: &Rig, count: u64) {
-    eventually("so many wait", async || {
-        let state = rig.state().await["pools"]["main"]["waiting"].clone();
-        let lanes = state.as_object().cloned().unwrap_or_default();
-        let all: u64 = lanes.values().filter_map(|lane| lane["requests"].as_u64()).sum();
-        (all == count).then_some(()).ok_or(format!("{state}, not {count}"))
-    })
-    .await;
-}
-
-fn order(rig: &Rig) -> Vec<String> {
-    let arrivals = rig.worker.arrivals().requests.into_iter();
-    arrivals.filter_map(|arrival| arrival.id).collect()
-}
 
 /// With two and four worker threads; the callers' connections are spread over them.
 #[tokio::test]
@@ -236,6 +198,21 @@ async fn a_new_policy_decides_on_those_that_wait() {
         assert_eq!(caller.status().await, Some(200));
     }
     drop(running);
+    rig.nothing_is_held().await;
+    waiting(&rig, 0).await;
+}
+
+/// The first waits until its time is up, the second until its turn comes.
+#[tokio::test]
+async fn a_policy_in_shadow_refuses_none_of_those_that_wait() {
+    let mut rig = Rig::start(queues(2, Wait::Unread).with("/lanes/1/queue/max_wait", json!("2s"))).await;
+    let running = rig.endless("first", &[]).await;
+    let mut callers = [send(&rig, "acme", "standard", 0).await, send(&rig, "acme", "batch", 1).await];
+    waiting(&rig, 2).await;
+    rig.reconfigure(|policy| policy["mode"] = json!("shadow"));
+    assert_eq!(callers[0].status().await, Some(200));
+    drop(running);
+    assert_eq!(callers[1].status().await, Some(200));
     rig.nothing_is_held().await;
     waiting(&rig, 0).await;
 }

@@ -58,9 +58,9 @@ async fn every_part_of_the_shipped_policy_does_something() {
     assert_eq!(headers["x-gateway-destination-endpoint"], "10.0.0.1:8000,10.0.0.2:8000", "the freest first");
 
     push(2, json!({"llama-70b": view(1.1)})).await;
-    let answer = rig.post("ignored", &[], &chat(MODEL, 2, false)).await;
+    let answer = rig.post("ignored", &[("x-sluice-no-queue", "true")], &chat(MODEL, 2, false)).await;
     assert_eq!((answer.status().as_u16(), answer.headers()["x-sluice-reason"].to_str().unwrap()), (429, "saturated"));
-    let answer = rig.post("ignored", &[key], &chat(MODEL, 2, false)).await;
+    let answer = rig.post("ignored", &[key, ("x-sluice-no-queue", "true")], &chat(MODEL, 2, false)).await;
     assert_eq!(
         (answer.status().as_u16(), answer.headers()["x-sluice-would-reject"].to_str().unwrap()),
         (200, "saturated")

@@ -49,6 +49,10 @@ pub struct Config {
     /// Microseconds for every KV block that the decoding sequences of a step hold.
     #[arg(long, default_value_t = 0.5)]
     pub per_kv_block_us: f64,
+    /// Part of a step's time by which it is longer or shorter, every value up to it equally likely. Without any, workers
+    /// under the same load fall into step with each other, as no two machines do.
+    #[arg(long, default_value_t = 0.0)]
+    pub step_jitter: f64,
     /// Divides every step's time: 10 runs ten times as fast.
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
@@ -118,6 +122,7 @@ impl Config {
             ("--per-prefill-token-us", "a number, not negative", not_negative(self.per_prefill_token_us)),
             ("--per-sequence-us", "a number, not negative", not_negative(self.per_sequence_us)),
             ("--per-kv-block-us", "a number, not negative", not_negative(self.per_kv_block_us)),
+            ("--step-jitter", "from 0 to 1", (0.0..=1.0).contains(&self.step_jitter)),
             ("--speed", "a number above 0", self.speed.is_finite() && self.speed > 0.0),
         ];
         match rules.into_iter().find(|(_, _, holds)| !holds) {
@@ -169,6 +174,7 @@ mod tests {
         let refused = |config: Config| config.validate().unwrap_err().flag;
         assert_eq!(refused(Config { num_gpu_blocks: 1, ..Config::default() }), "--num-gpu-blocks");
         assert_eq!(refused(Config { max_num_batched_tokens: 63, ..Config::default() }), "--max-num-batched-tokens");
+        assert_eq!(refused(Config { step_jitter: 1.5, ..Config::default() }), "--step-jitter");
         assert_eq!(refused(Config { speed: 0.0, ..Config::default() }), "--speed");
         assert_eq!(refused(Config { base_ms: f64::NAN, ..Config::default() }), "--base-ms");
     }

@@ -57,6 +57,7 @@ pub(crate) struct Snapshot {
 
 pub(crate) struct Hub {
     cost: StepCost,
+    jitter: f64,
     state: Mutex<State>,
     /// One for each engine: something was added.
     work: Vec<Notify>,
@@ -108,6 +109,7 @@ impl Hub {
         let ranks: Vec<Rank> = (0..config.data_parallel_size).map(|_| rank()).collect();
         Self {
             cost: config.step_cost(),
+            jitter: config.step_jitter,
             work: ranks.iter().map(|_| Notify::new()).collect(),
             state: Mutex::new(State { ranks, live: HashMap::new(), next_id: 0, peak_running: 0 }),
         }
@@ -145,7 +147,8 @@ impl Hub {
                 continue;
             };
             let earliest = Instant::now().checked_sub(CATCH_UP).unwrap_or(due);
-            due = due.max(earliest) + self.cost.of(load);
+            let jitter = 1.0 + self.jitter * (2.0 * fastrand::f64() - 1.0);
+            due = due.max(earliest) + self.cost.of(load).mul_f64(jitter);
             sleep_until(due).await;
             self.end_step(rank);
         }
@@ -288,6 +291,18 @@ mod tests {
         let hub = start(Config { speed: 10.0, base_ms: 100.0, per_prefill_token_us: 1000.0, ..priced() });
         let ticket = hub.submit(&[Wish { prompt: 30, output: 1 }]).unwrap();
         assert_eq!(millis_to_end(ticket).await, [13]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jitter_makes_steps_longer_and_shorter() {
+        let costs = Config { base_ms: 100.0, per_sequence_us: 0.0, per_kv_block_us: 0.0, ..priced() };
+        let hub = start(Config { per_prefill_token_us: 0.0, step_jitter: 0.5, ..costs });
+        let ends = millis_to_end(hub.submit(&[Wish { prompt: 1, output: 200 }]).unwrap()).await;
+        let steps: Vec<u128> = ends.windows(2).map(|ends| ends[1] - ends[0]).collect();
+        assert!(steps.iter().all(|step| (49..=151).contains(step)), "{steps:?}");
+        let below = |limit: u128| steps.iter().filter(|step| **step < limit).count();
+        // Each bound is more than five standard deviations away.
+        assert!((15..=85).contains(&below(75)) && (60..=140).contains(&below(100)), "{steps:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! The entry points a person needs: `cargo xtask tools | build | test | demo | bench | docs`.
+//! The entry points a person needs: `cargo xtask tools | build | test | sim | demo | bench | docs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,6 +12,7 @@ mod demo;
 mod docs;
 mod overload;
 mod parts;
+mod simulation;
 mod suite;
 mod tools;
 mod validate;
@@ -35,6 +36,8 @@ enum Task {
     Build,
     /// Run every test there is; the first failure ends it.
     Test,
+    /// Play the core's scenarios in virtual time, check its invariants after every step, and print what comes out.
+    Sim(simulation::Options),
     /// Overload three simulated workers behind a real Envoy, without and with the filter.
     Demo {
         /// Write the figures to this file.
@@ -85,6 +88,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Tools => tools::install(&workspace),
         Task::Build => artefacts::release(&workspace),
         Task::Test => suite::run(&workspace),
+        Task::Sim(options) => simulation::run(&workspace, &options),
         Task::Demo { json, hold, short } => demo::run(&workspace, &demo::Options { json, hold, short }),
         Task::Bench { what: Benchmark::Overload { json, quick } } => {
             overload::run(&workspace, &overload::Options { json, quick })

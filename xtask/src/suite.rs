@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
-use crate::{artefacts, command, demo, tools, validate};
+use crate::{artefacts, command, demo, simulation, tools, validate};
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("tools", tools::install),
     ("filter for wasm32-wasip1", artefacts::filters),
     ("native tests", native_tests),
+    ("simulation", simulation::some_seeds),
     ("core on wasm32 in Node", core_in_node),
     ("shipped configurations", validate::all),
     ("filter in Envoy", envoy_tests),

@@ -107,7 +107,7 @@ fn waiting(ledger: &Ledger, members: &Members, directory: &Directory, now: Time)
         let all = lanes.entry(lane_name(directory, lane)).or_default();
         *all = all.plus(backlog);
     }
-    let told = lanes.into_iter().map(|(lane, Backlog { requests, tokens, bytes, oldest })| {
+    let told = lanes.into_iter().map(|(lane, Backlog { requests, tokens, bytes, oldest, .. })| {
         let oldest_ms = now.since(oldest).0;
         (lane, json!({"requests": requests, "tokens": tokens, "bytes": bytes, "oldest_ms": oldest_ms}))
     });

@@ -1,13 +1,15 @@
 //! Nobody barges: of the requests that could start now, the first in line starts, over all worker threads.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::sight::{Scene, Sight};
 use super::{Ask, Held, Known, Rules};
 use crate::hash;
-use crate::ledger::{FlowKey, Head, Ledger};
+use crate::ledger::{FlowKey, Head, LaneKey, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal};
 use crate::policy::{Lane, Lanes, Order, Pool};
-use crate::units::{Millis, Time};
+use crate::units::{Millis, Time, Tokens};
 
 /// Where a request stands in line.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,8 @@ pub struct Turn<'a> {
     pub bytes: u64,
     /// The VM in which it waits; `None` for one that has just come.
     pub waits_in: Option<Holder>,
+    /// One that has just come finds one like it waiting in its own VM.
+    pub behind_its_like: bool,
 }
 
 /// Place in line: lower goes first.
@@ -56,49 +60,61 @@ pub fn urgency(lane: &Lane, ask: &Ask, deadline: Option<Millis>, arrived: Time) 
     }
 }
 
-/// The VM whose waiter is to start next, if its lane lets it; `except` is not asked.
-#[must_use]
-pub fn next_in_line(
-    pool: &Pool,
-    lanes: &Lanes,
-    known: Known<'_>,
-    (ledger, members): (&Ledger, &Members),
-    except: Option<Holder>,
-    now: Time,
-) -> Option<Holder> {
-    let scene = Scene { pool, lanes, sight: Sight::of(known.view, pool, now), ledger, members };
-    let others = ledger.heads(members).filter(|(holder, _)| Some(*holder) != except);
-    let open = others.filter(|(_, head)| scene.is_open(lanes.at(lanes.position_of(head.lane))));
-    open.min_by_key(|(holder, head)| rank_of(&scene, *holder, head)).map(|(holder, _)| holder)
+/// All who wait for a pool, as far as their VMs say.
+pub struct Line<'a> {
+    scene: Scene<'a>,
+    /// Of one tenant's heads each says what its VM last saw of the tenant's tag. The highest is the newest but for what has
+    /// been given back since, so it goes for all of them, and among them urgency alone decides.
+    tags: BTreeMap<(u64, LaneKey), u64>,
+    below_reserve: BTreeSet<LaneKey>,
 }
 
-/// Where a request of a lane stands that counts as another one.
-#[must_use]
-pub fn rank(
-    pool: &Pool,
-    lanes: &Lanes,
-    known: Known<'_>,
-    (ledger, members): (&Ledger, &Members),
-    head: &Head,
-    now: Time,
-) -> Rank {
-    let scene = Scene { pool, lanes, sight: Sight::of(known.view, pool, now), ledger, members };
-    rank_of(&scene, Holder { slot: 0, epoch: 0 }, head)
-}
+impl<'a> Line<'a> {
+    /// The line as a record shows it.
+    #[must_use]
+    pub fn of(
+        pool: &'a Pool,
+        lanes: &'a Lanes,
+        known: Known<'a>,
+        (ledger, members): (&'a Ledger, &'a Members),
+        now: Time,
+    ) -> Self {
+        Self::before(Scene { pool, lanes, sight: Sight::of(known.view, pool, now), ledger, members })
+    }
 
-/// Of one tenant's heads each says what its VM last saw of the tenant's tag. The highest is the newest but for what has been
-/// given back since, so it goes for all of them, and among them urgency alone decides.
-fn rank_of(scene: &Scene<'_>, holder: Holder, head: &Head) -> Rank {
-    let lane = scene.lanes.at(scene.lanes.position_of(head.lane));
-    let alike = |other: &&Head| other.flow == head.flow && other.band == head.band;
-    let heads = scene.ledger.heads(scene.members).map(|(_, other)| other);
-    let tag = heads.filter(alike).map(|other| other.tag).fold(head.tag, u64::max);
-    Rank {
-        above_reserve: !scene.is_below_reserve(lane),
-        band: scene.lanes.position_of(head.band),
-        tag,
-        urgency: head.urgency,
-        slot: holder.slot,
+    fn before(scene: Scene<'a>) -> Self {
+        let mut tags = BTreeMap::new();
+        for (_, head) in scene.ledger.heads(scene.members) {
+            let tag = tags.entry((head.flow, head.band)).or_insert(head.tag);
+            *tag = head.tag.max(*tag);
+        }
+        let below = scene.lanes.iter().filter(|lane| scene.is_below_reserve(lane));
+        Self { tags, below_reserve: below.map(|lane| lane.key).collect(), scene }
+    }
+
+    /// The VM whose waiter is to start next, if its lane lets it; `except` is not asked.
+    #[must_use]
+    pub fn next(&self, except: Option<Holder>) -> Option<Holder> {
+        let others = self.scene.ledger.heads(self.scene.members).filter(|(holder, _)| Some(*holder) != except);
+        let open = others.filter(|(_, head)| self.scene.is_open_for(head));
+        open.min_by_key(|(holder, head)| self.place(*holder, head)).map(|(holder, _)| holder)
+    }
+
+    /// Where a waiter of this VM stands.
+    #[must_use]
+    pub fn rank(&self, head: &Head) -> Rank {
+        self.place(Holder { slot: 0, epoch: 0 }, head)
+    }
+
+    fn place(&self, holder: Holder, head: &Head) -> Rank {
+        let lanes = self.scene.lanes;
+        Rank {
+            above_reserve: !self.below_reserve.contains(&lanes.at(lanes.position_of(head.lane)).key),
+            band: lanes.position_of(head.band),
+            tag: self.tags.get(&(head.flow, head.band)).map_or(head.tag, |tag| head.tag.max(*tag)),
+            urgency: head.urgency,
+            slot: holder.slot,
+        }
     }
 }
 
@@ -107,9 +123,15 @@ fn rank_of(scene: &Scene<'_>, holder: Holder, head: &Head) -> Rank {
 pub(super) fn first_in_line(
     scene: &Scene<'_>,
     turn: &Turn<'_>,
+    tokens: Tokens,
     rules: Rules<'_>,
     held: Held<'_>,
 ) -> Result<(), Refusal> {
+    // A VM names only the first of its waiters to the others. Behind that one may wait some whose tenant has got back so much
+    // since that a newcomer of it would go before both.
+    if turn.behind_its_like {
+        return Err(behind(Reason::OthersFirst, (held.pool, held.members)));
+    }
     if held.pool.nobody_waits() {
         return Ok(());
     }
@@ -120,12 +142,15 @@ pub(super) fn first_in_line(
         flow: turn.flow,
         tag: held.tenant.start_tag(flow, held.pool.virtual_time(turn.band.key)),
         urgency: turn.urgency,
+        tokens,
+        bytes: turn.bytes,
     };
     let mine = turn.waits_in.unwrap_or(Holder { slot: LAST, epoch: 0 });
-    let rank = rank_of(scene, mine, &head);
+    let line = Line::before(*scene);
+    let rank = line.place(mine, &head);
     let others = held.pool.heads(held.members).filter(|(holder, _)| Some(*holder) != turn.waits_in);
-    let before = others.filter(|(holder, head)| rank_of(scene, *holder, head) < rank);
-    let mut open = before.filter(|(_, head)| scene.is_open(scene.lanes.at(scene.lanes.position_of(head.lane))));
+    let before = others.filter(|(holder, head)| line.place(*holder, head) < rank);
+    let mut open = before.filter(|(_, head)| scene.is_open_for(head));
     if open.next().is_some() { Err(behind(Reason::OthersFirst, (held.pool, held.members))) } else { Ok(()) }
 }
 

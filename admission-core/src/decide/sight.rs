@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::advice;
 use crate::config::StalePolicy;
 use crate::ledger::TallyKey;
-use crate::ledger::{Amount, Ledger};
+use crate::ledger::{Amount, Head, Ledger};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal};
 use crate::policy::{BudgetUnit, Cap, Lane, Lanes, Pool};
@@ -75,10 +75,11 @@ impl Scene<'_> {
         self.ledger.held_by(lane.key, self.members).requests < reserved
     }
 
-    /// Nothing but what others hold keeps requests of a lane from starting.
-    pub(super) fn is_open(&self, lane: &Lane) -> bool {
-        let one = Amount { requests: 1, ..Amount::default() };
-        self.below_ceiling(lane).is_ok() && self.within_dispatch_budget(lane, one, 0).is_ok()
+    /// No limit of its own lane keeps a waiter from starting.
+    pub(super) fn is_open_for(&self, head: &Head) -> bool {
+        let lane = self.lanes.at(self.lanes.position_of(head.lane));
+        let amount = Amount { requests: 1, tokens: head.tokens, ..Amount::default() };
+        self.below_ceiling(lane).is_ok() && self.within_dispatch_budget(lane, amount, head.bytes).is_ok()
     }
 
     pub(super) fn below_ceiling(&self, lane: &Lane) -> Result<(), Refusal> {

@@ -1,9 +1,9 @@
 //! What a pool's record keeps for each lane beside who waits: its virtual time, and how fast it lets waiters start.
 
-use super::drain::moved;
+use super::pace::Pace;
 use crate::ledger::LaneKey;
 use crate::record::{Reader, Writer};
-use crate::units::{Millis, Time};
+use crate::units::Time;
 
 /// One lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ struct Band {
     lane: LaneKey,
     virtual_time: u64,
     last_start: Time,
-    mean_us: u64,
+    pace: Pace,
     /// Somebody waited for the lane when the last one started, so the time to the next start says how fast the lane moves.
     backlogged: bool,
 }
@@ -34,7 +34,7 @@ impl Bands {
     pub(super) fn note_start(&mut self, lane: LaneKey, still_waiting: bool, now: Time) {
         self.change(lane, |band| {
             if band.backlogged {
-                band.mean_us = moved(band.mean_us, now.since(band.last_start));
+                band.pace.start(now.since(band.last_start));
             }
             (band.last_start, band.backlogged) = (now, still_waiting);
         });
@@ -47,17 +47,9 @@ impl Bands {
         }
     }
 
-    /// Time between starts in a lane while others of it wait; one that has not started anything for longer than that is
-    /// slower than it was. `None` before it was measured.
-    pub(super) fn pace_us(&self, lane: LaneKey, now: Time) -> Option<u64> {
-        let band = self.get(lane).filter(|band| band.mean_us > 0)?;
-        let since = now.since(band.last_start).0.saturating_mul(1_000);
-        Some(if band.backlogged { band.mean_us.max(since) } else { band.mean_us })
-    }
-
-    /// How long until `count` more of a lane start at that pace.
-    pub(super) fn time_for(&self, lane: LaneKey, count: u64, now: Time) -> Option<Millis> {
-        self.pace_us(lane, now).map(|pace| Millis(pace.saturating_mul(count).div_ceil(1_000)))
+    /// How fast a lane moves, and when it last did.
+    pub(super) fn pace(&self, lane: LaneKey) -> (Pace, Time) {
+        self.get(lane).map_or_else(Default::default, |band| (band.pace, band.last_start))
     }
 
     fn get(&self, lane: LaneKey) -> Option<&Band> {
@@ -68,7 +60,7 @@ impl Bands {
         if let Some(band) = self.0.iter_mut().find(|band| band.lane == lane) {
             return change(band);
         }
-        let mut band = Band { lane, virtual_time: 0, last_start: Time(0), mean_us: 0, backlogged: false };
+        let mut band = Band { lane, virtual_time: 0, last_start: Time(0), pace: Pace::default(), backlogged: false };
         change(&mut band);
         self.0.push(band);
     }
@@ -78,7 +70,7 @@ impl Bands {
             out.u32(band.lane.0);
             out.u64(band.virtual_time);
             out.u64(band.last_start.0);
-            out.u64(band.mean_us);
+            band.pace.write(out);
             out.u16(u16::from(band.backlogged));
         }
     }
@@ -90,7 +82,7 @@ impl Bands {
                 lane: LaneKey(reader.u32()?),
                 virtual_time: reader.u64()?,
                 last_start: Time(reader.u64()?),
-                mean_us: reader.u64()?,
+                pace: Pace::read(reader)?,
                 backlogged: reader.u16()? > 0,
             });
         }

@@ -26,7 +26,7 @@ impl Drain {
 }
 
 /// A moving mean in microseconds after one more sample.
-pub(super) fn moved(mean_us: u64, sample: Millis) -> u64 {
+fn moved(mean_us: u64, sample: Millis) -> u64 {
     let sample_us = sample.0.saturating_mul(1_000).max(1);
     match mean_us {
         0 => sample_us,

@@ -20,6 +20,8 @@ pub struct Backlog {
     pub bytes: u64,
     /// When the one that has waited longest arrived.
     pub oldest: Time,
+    /// Of the requests, those that stand aside for their tenant's own caps or a class: what comes free is not for them.
+    pub aside: u64,
 }
 
 impl Backlog {
@@ -36,7 +38,32 @@ impl Backlog {
             tokens: self.tokens.plus(other.tokens),
             bytes: self.bytes.saturating_add(other.bytes),
             oldest,
+            aside: self.aside.saturating_add(other.aside),
         }
+    }
+
+    /// What is left when some of it is gone; the age stays.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(other.requests),
+            tokens: Tokens(self.tokens.0.saturating_sub(other.tokens.0)),
+            bytes: self.bytes.saturating_sub(other.bytes),
+            oldest: self.oldest,
+            aside: self.aside.saturating_sub(other.aside),
+        }
+    }
+
+    /// Requests in line.
+    #[must_use]
+    pub const fn in_line(self) -> u64 {
+        self.requests.saturating_sub(self.aside)
+    }
+
+    /// Nothing at all.
+    #[must_use]
+    pub const fn is_nothing(self) -> bool {
+        self.requests == 0 && self.tokens.0 == 0 && self.bytes == 0
     }
 }
 
@@ -53,6 +80,10 @@ pub struct Head {
     pub tag: u64,
     /// Among its tenant's; lower goes first.
     pub urgency: u64,
+    /// It would hold so many, which its lane's dispatch budget may not have left.
+    pub tokens: Tokens,
+    /// Of its body, as far as it is known.
+    pub bytes: u64,
 }
 
 /// What one VM says of its waiters.
@@ -122,6 +153,7 @@ impl Line {
             out.u64(backlog.tokens.0);
             out.u64(backlog.bytes);
             out.u64(backlog.oldest.0);
+            out.u64(backlog.aside);
         }
     }
 
@@ -134,6 +166,7 @@ impl Line {
                 tokens: Tokens(reader.u64()?),
                 bytes: reader.u64()?,
                 oldest: Time(reader.u64()?),
+                aside: reader.u64()?,
             };
             self.waiting.push((holder, lane, backlog));
         }
@@ -149,6 +182,8 @@ impl Line {
             out.u64(head.flow);
             out.u64(head.tag);
             out.u64(head.urgency);
+            out.u64(head.tokens.0);
+            out.u64(head.bytes);
         }
     }
 
@@ -157,7 +192,8 @@ impl Line {
             let holder = Holder { slot: reader.u16()?, epoch: reader.u64()? };
             let (band, lane) = (LaneKey(reader.u32()?), LaneKey(reader.u32()?));
             let (flow, tag, urgency) = (reader.u64()?, reader.u64()?, reader.u64()?);
-            self.heads.push((holder, Head { band, lane, flow, tag, urgency }));
+            let (tokens, bytes) = (Tokens(reader.u64()?), reader.u64()?);
+            self.heads.push((holder, Head { band, lane, flow, tag, urgency, tokens, bytes }));
         }
         Some(())
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::members::Member;
+use crate::record::Record;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -65,8 +66,8 @@ fn survives_its_own_encoding_and_keeps_what_it_does_not_know() {
     ledger.mark(WorkerKey::of("10.0.0.1:80"), (1, 2), Time(3));
     ledger.serve_flow(FlowKey(7), 9, 4, Tokens(100));
     ledger.publish_blocked(&members, a, Some(Blocked { band: LANE, urgency: 5 }));
-    let head = Head { band: LANE, lane: LaneKey(8), flow: 2, tag: 3, urgency: 4 };
-    let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9) };
+    let head = Head { band: LANE, lane: LaneKey(8), flow: 2, tag: 3, urgency: 4, tokens: Tokens(5), bytes: 6 };
+    let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9), aside: 1 };
     let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true };
     ledger.publish(&members, b, &report);
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
@@ -121,13 +122,22 @@ fn a_lane_moves_as_fast_as_its_waiters_start() {
         Report { waiting: vec![(LANE, backlog)], ..Report::default() }
     };
     ledger.publish(&members, a, &waits(1));
+    let mut last = Time(0);
     for step in 0..40 {
-        ledger.note_start(&members, LANE, LANE, 0, Time(step * 250));
+        assert_eq!(ledger.time_between_starts(LANE, &members, last).is_some(), step > 8, "the first measured nothing");
+        last = Time(step * 250);
+        ledger.note_start(&members, LANE, LANE, 0, last);
     }
-    assert_eq!(ledger.time_to_start(LANE, 4, Time(39 * 250)), Some(Millis(1_000)));
-    let stalled = ledger.time_to_start(LANE, 1, Time(39 * 250 + 5_000));
-    assert_eq!(stalled, Some(Millis(5_000)), "it has not moved for longer than that");
-    ledger.publish(&members, a, &Report::default());
-    let quiet = ledger.time_to_start(LANE, 1, Time(9_000_000));
-    assert_eq!(quiet, Some(Millis(250)), "nobody has waited since, so the pause says nothing");
+    // Fading rounds.
+    let is_steady = |gap: Option<Millis>| gap.is_some_and(|gap| (250..=252).contains(&gap.0));
+    assert!(is_steady(ledger.time_between_starts(LANE, &members, last)));
+    assert!(is_steady(ledger.time_to_start(LANE, (4, 4), &members, last).map(|wait| Millis(wait.0 / 4))));
+    let head = Head { band: LANE, lane: LANE, flow: 0, tag: 0, urgency: 0, tokens: Tokens(0), bytes: 0 };
+    let in_line = Report { heads: vec![head], ..waits(1) };
+    ledger.publish(&members, a, &in_line);
+    let stalled = ledger.time_between_starts(LANE, &members, Time(last.0 + 60_000)).unwrap();
+    assert!(stalled > Millis(5_000), "{stalled:?}: it has not moved for a minute");
+    ledger.publish(&members, a, &waits(1));
+    let quiet = ledger.time_between_starts(LANE, &members, Time(last.0 + 60_000));
+    assert!(is_steady(quiet), "who waits stands aside, so the pause says nothing");
 }

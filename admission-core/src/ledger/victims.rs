@@ -11,7 +11,7 @@ use crate::units::Time;
 pub struct Evictable {
     /// The lane.
     pub lane: LaneKey,
-    /// So many requests, those excepted that are being evicted already.
+    /// So many requests, those among them that are being evicted already.
     pub requests: u64,
     /// When the newest of them started.
     pub newest: Time,

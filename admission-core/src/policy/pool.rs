@@ -150,6 +150,12 @@ impl Pool {
         self.classes.iter().filter(|class| class.takes(model, prompt)).cloned().collect()
     }
 
+    /// Whether time alone may change a refusal for this reason; that it has no worker, where it holds requests until one comes.
+    #[must_use]
+    pub fn may_be_waited_for(&self, reason: Reason) -> bool {
+        reason.may_be_waited_for() || (reason == Reason::NoWorkers && self.hold_when_empty.is_some())
+    }
+
     /// The pool to ask after a refusal.
     #[must_use]
     pub fn fallback_for(&self, reason: Reason) -> Option<&str> {

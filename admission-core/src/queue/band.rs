@@ -1,6 +1,7 @@
 //! One band of a queue: flows by fair tag.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::rc::Rc;
 
 use super::{FlowId, Ticket};
@@ -36,6 +37,14 @@ pub(super) struct Band {
     for_tenant: BTreeSet<FlowId>,
     for_class: BTreeMap<Rc<[TallyKey]>, InOrder>,
     weights: u64,
+    /// Waiters of flows that stand aside.
+    aside: u64,
+}
+
+impl Flow {
+    fn aside(&self) -> u64 {
+        self.aside.map_or(0, |_| self.waiters.len() as u64)
+    }
 }
 
 impl Band {
@@ -72,6 +81,12 @@ impl Band {
         Some((*tag, *urgency, *ticket))
     }
 
+    /// The urgency of the first of a flow, unless it stands aside.
+    pub(super) fn first_in_line(&self, id: &FlowId) -> Option<u64> {
+        let flow = self.flows.get(id).filter(|flow| flow.aside.is_none())?;
+        flow.waiters.first().map(|(urgency, _)| *urgency)
+    }
+
     pub(super) fn step_back(&mut self, tenant: &str) -> bool {
         let ids: Vec<FlowId> = self.of_tenant_aside(tenant).cloned().collect();
         for id in &ids {
@@ -88,9 +103,9 @@ impl Band {
         }
     }
 
-    /// The first waiter of a tenant that stands aside for its own caps.
-    pub(super) fn first_aside(&self, tenant: &str) -> Option<(u64, Ticket)> {
-        self.of_tenant_aside(tenant).filter_map(|id| self.flows.get(id)?.waiters.first().copied()).min()
+    /// The first waiters of a tenant's flows that stand aside for its own caps.
+    pub(super) fn firsts_aside<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = (u64, Ticket)> {
+        self.of_tenant_aside(tenant).filter_map(|id| self.flows.get(id)?.waiters.first().copied())
     }
 
     pub(super) fn tenants_aside<'a>(
@@ -99,16 +114,21 @@ impl Band {
         most: usize,
     ) -> impl Iterator<Item = &'a Rc<str>> {
         let start: FlowId = (from.cloned().unwrap_or_else(|| "".into()), Rc::default());
-        let behind = self.for_tenant.range(start.clone()..);
-        let round = self.for_tenant.range(..start);
-        behind.chain(round).map(|(tenant, _)| tenant).take(most)
+        self.for_tenant.range(start..).map(|(tenant, _)| tenant).take(most)
     }
 
-    pub(super) fn flows_from(&self, from: Option<&FlowId>, most: usize) -> impl Iterator<Item = Ticket> {
-        let start: FlowId = from.cloned().unwrap_or_else(|| ("".into(), Rc::default()));
-        let behind = self.flows.range(start.clone()..);
-        let round = self.flows.range(..start);
-        behind.chain(round).filter_map(|(_, flow)| Some(flow.waiters.first()?.1)).take(most)
+    pub(super) fn stands_aside_for_its_tenant(&self, id: &FlowId) -> bool {
+        self.for_tenant.contains(id)
+    }
+
+    pub(super) fn flows_behind<'a>(
+        &'a self,
+        last: Option<&FlowId>,
+        most: usize,
+    ) -> impl Iterator<Item = (&'a FlowId, Ticket)> {
+        let start = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.clone()));
+        let behind = self.flows.range((start, Bound::Unbounded));
+        behind.filter_map(|(id, flow)| Some((id, flow.waiters.first()?.1))).take(most)
     }
 
     pub(super) fn flows_of<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = Ticket> {
@@ -117,12 +137,31 @@ impl Band {
         own.filter_map(|(_, flow)| Some(flow.waiters.first()?.1))
     }
 
+    pub(super) fn tag_of(&self, id: &FlowId) -> Option<u64> {
+        self.flows.get(id).map(|flow| flow.tag)
+    }
+
     pub(super) fn waits_for_a_class(&self) -> bool {
         !self.for_class.is_empty()
     }
 
     pub(super) fn waiting_in(&self, id: &FlowId) -> u64 {
         self.flows.get(id).map_or(0, |flow| flow.waiters.len() as u64)
+    }
+
+    /// The last waiter of the flow that has most waiting for its weight, if that is more than these are for theirs. A flow
+    /// keeps one in any case.
+    pub(super) fn last_beyond(&self, waiting: u64, weight: u32) -> Option<Ticket> {
+        let load = |flow: &Flow, weight: u32| (flow.waiters.len() as u64).saturating_mul(u64::from(weight));
+        let several = self.flows.values().filter(|flow| flow.waiters.len() > 1);
+        let flow = several.max_by(|one, other| load(one, other.weight).cmp(&load(other, one.weight)))?;
+        let is_more = load(flow, weight) > waiting.saturating_mul(u64::from(flow.weight));
+        flow.waiters.last().filter(|_| is_more).map(|(_, ticket)| *ticket)
+    }
+
+    /// Waiters that stand aside.
+    pub(super) fn aside(&self) -> u64 {
+        self.aside
     }
 
     /// Of all flows.
@@ -146,6 +185,7 @@ impl Band {
     fn lift(&mut self, id: &FlowId) -> Option<Flow> {
         let flow = self.flows.remove(id)?;
         self.weights = self.weights.saturating_sub(u64::from(flow.weight));
+        self.aside = self.aside.saturating_sub(flow.aside());
         let urgency = flow.waiters.first().map_or(0, |(urgency, _)| *urgency);
         let key = (flow.tag, urgency, id.clone());
         match flow.aside {
@@ -183,6 +223,7 @@ impl Band {
             }
         }
         self.weights = self.weights.saturating_add(u64::from(flow.weight));
+        self.aside = self.aside.saturating_add(flow.aside());
         self.flows.insert(id.clone(), flow);
     }
 }

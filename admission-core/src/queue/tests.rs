@@ -121,6 +121,7 @@ impl Plain {
             tokens: Tokens(own.iter().map(|(_, waiter, _)| waiter.ask.prompt.0).sum()),
             bytes: own.iter().map(|(_, waiter, _)| waiter.bytes).sum(),
             oldest: own.iter().map(|(_, waiter, _)| waiter.arrived).min()?,
+            aside: own.iter().filter(|(ticket, ..)| self.flows[&self.places[ticket]].1.is_some()).count() as u64,
         })
     }
 }
@@ -213,7 +214,7 @@ fn it_says_what_a_look_at_every_waiter_says() {
             }
             compare(&queue, &plain, &policy, now);
         }
-        let (flows, everyone) = (plain.flows.len(), queue.flows_from(None, usize::MAX));
+        let (flows, everyone) = (plain.flows.len(), queue.flows_behind(None, usize::MAX));
         assert_eq!(everyone.len(), flows, "the first waiter of every flow");
         queue.tickets().collect::<Vec<_>>().into_iter().for_each(|ticket| drop(queue.take(ticket)));
         assert!(queue.is_empty() && queue.report().heads.is_empty() && !queue.report().for_a_class);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::claim::{Claim, Denied, Granted, Starts, contention};
 use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, counted_bytes};
+use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
-use crate::decide::{Ask, Held, Known, Rules, Turn, decide, flow_of, may_grow, urgency};
+use crate::decide::{Ask, Held, Known, Rules, Turn, decide, may_grow};
 use crate::ledger::{Amount, Cost, LaneKey, Ledger, Report, TallyKey};
 use crate::members::Holder;
 use crate::outcome::Refusal;
@@ -26,9 +27,7 @@ impl Vm {
     /// The refusal.
     pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<Admission, Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
-        let Request { ask, rules, tenant_key, bytes, deadline, .. } = *request;
-        let (flow, urgency) = (flow_of(tenant_key), urgency(rules.lane, &ask, deadline, now));
-        let turn = Turn { band: rules.lane, flow, urgency, bytes, waits_in: None };
+        let turn = newcomer(self.queues.get(&*request.rules.pool.key), request, now);
         self.start(store, request, &turn, (holder, None), now)
             .map_err(|refusal| self.pace(store, request, refusal, now))
     }

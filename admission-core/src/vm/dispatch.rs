@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::{Admission, Note, Vm, Wake, view_of};
-use crate::decide::{Known, next_in_line, rank};
+use crate::decide::{Known, Line, tenant_lets};
 use crate::ledger::{LaneKey, Ledger};
 use crate::members::Holder;
 use crate::outcome::{Detail, Limit, Obstacle, Reason, Refusal, Retry};
@@ -59,30 +59,28 @@ enum Go {
 impl Vm {
     /// Carries out what another VM, or this one, has been told.
     pub fn woken(&mut self, store: &impl Store, note: &Note, now: Time) -> Progress {
+        let mut progress = Progress { started: Vec::new(), refused: std::mem::take(&mut self.displaced) };
         match note {
-            Note::Evict(pool_key) => {
-                self.evict(store, pool_key);
-                Progress::default()
+            Note::Evict(pool_key) => self.evict(store, pool_key),
+            Note::Start(key) if self.queues.contains_key(key) => {
+                progress.add(self.dispatch(store, key, true, now));
             }
-            Note::Start(key) if self.queues.contains_key(key) => self.dispatch(store, key, true, now),
             Note::Start(tenant_key) => {
-                let mut progress = Progress::default();
-                for key in self.ask_tenants(store, std::slice::from_ref(tenant_key)) {
+                for key in self.ask_tenants(store, std::slice::from_ref(tenant_key), now) {
                     progress.add(self.dispatch(store, &key, true, now));
                 }
-                progress
             }
         }
+        progress
     }
 
     /// What nobody has told: starts whoever may start, and ends the wait of those whose time is up. To be called every
     /// [`super::POLL`] while somebody waits here.
     pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
-        let mut progress = Progress { started: Vec::new(), refused: self.expire(store, now) };
-        let aside = self.queues.values().flat_map(|queue| queue.tenants_aside(self.next_aside.as_ref(), TENANTS_ASKED));
-        let aside: Vec<Rc<str>> = aside.take(TENANTS_ASKED).collect();
-        self.next_aside = aside.last().map(|tenant| format!("{tenant}\0").into());
-        self.ask_tenants(store, &aside);
+        let mut progress = Progress { started: Vec::new(), refused: std::mem::take(&mut self.displaced) };
+        progress.refused.extend(self.expire(store, now));
+        let aside = self.next_tenants_aside();
+        self.ask_tenants(store, &aside, now);
         let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
         for key in keys {
             self.look_at_some(store, &key);
@@ -91,13 +89,33 @@ impl Vm {
         progress
     }
 
+    /// The tenants that are asked in this poll: the next ones by name over all queues, and round again.
+    fn next_tenants_aside(&mut self) -> Vec<Rc<str>> {
+        let next = |from, most| {
+            let all = self.queues.values().flat_map(|queue| queue.tenants_aside(from, most));
+            all.collect::<BTreeSet<Rc<str>>>().into_iter().take(most)
+        };
+        let mut aside: Vec<Rc<str>> = next(self.next_aside.as_ref(), TENANTS_ASKED).collect();
+        aside.extend(next(None, TENANTS_ASKED.saturating_sub(aside.len())));
+        self.next_aside = aside.last().map(|tenant| format!("{tenant}\0").into());
+        aside
+    }
+
+    /// Whether a tenant's own limits let one of its waiters here start that stand aside for them.
+    fn may_start_again(&self, store: &impl Store, tenant: &Rc<str>, now: Time) -> bool {
+        let Ok((ledger, _)) = store::read::<Ledger>(store, tenant) else { return false };
+        let firsts = self.queues.values().flat_map(|queue| queue.firsts_aside(tenant));
+        firsts.into_iter().any(|waiter| tenant_lets(&waiter.ask, waiter.rules(), (&ledger, &self.members), now))
+    }
+
     /// Looks where the tenants of some flows start now, others with every poll: what their answers gave back elsewhere
     /// brings them forward.
     fn look_at_some(&mut self, store: &impl Store, key: &Rc<str>) {
         let Some(queue) = self.queues.get_mut(key) else { return };
-        let tickets = queue.flows_from(queue.looked_at.as_ref(), FLOWS_LOOKED_AT);
-        let last = tickets.last().and_then(|ticket| queue.get(*ticket)).map(|waiting| waiting.flow.clone());
-        queue.looked_at = last.map(|(tenant, _)| (format!("{tenant}\0").into(), Rc::default()));
+        let mut flows = queue.flows_behind(queue.looked_at.as_ref(), FLOWS_LOOKED_AT);
+        flows.extend(queue.flows_behind(None, FLOWS_LOOKED_AT.saturating_sub(flows.len())));
+        let tickets: Vec<Ticket> = flows.iter().map(|(_, ticket)| *ticket).collect();
+        queue.looked_at = flows.pop().map(|(flow, _)| flow);
         look_at(store, queue, &tickets);
     }
 
@@ -109,10 +127,13 @@ impl Vm {
         }
     }
 
-    /// Lets the waiters of tenants step back in line, and returns the queues in which some do.
-    fn ask_tenants(&mut self, store: &impl Store, tenants: &[Rc<str>]) -> BTreeSet<Rc<str>> {
+    /// Lets the waiters of tenants step back in line whose own limits have room again, and returns the queues in which some do.
+    fn ask_tenants(&mut self, store: &impl Store, tenants: &[Rc<str>], now: Time) -> BTreeSet<Rc<str>> {
         let mut keys = BTreeSet::new();
         for tenant in tenants {
+            if !self.may_start_again(store, tenant, now) {
+                continue;
+            }
             let back = self.queues.iter_mut().filter_map(|(key, queue)| queue.step_back(tenant).then_some(key));
             let back: Vec<Rc<str>> = back.cloned().collect();
             if !back.is_empty() {
@@ -128,7 +149,9 @@ impl Vm {
         let Ok(holder) = self.ready(store, now) else { return Progress::default() };
         let Some(mut queue) = self.queues.remove(key) else { return Progress::default() };
         queue.step_back_by_class();
-        climb(store, &mut queue, key, now);
+        for tenant in climb(store, &mut queue, key, now) {
+            self.block(store, &queue, &tenant);
+        }
         let mut round = Round::default();
         let mut stopped = false;
         while !stopped && round.progress.started.len() < MOST_STARTS {
@@ -244,8 +267,8 @@ impl Vm {
         let Waiter { pool, lanes, .. } = &queue.get(candidates.first()?.ticket)?.waiter;
         let view = view_of(store, pool);
         let known = Known { view: view.as_ref(), workers: None };
-        let place = |candidate: &&Candidate| rank(pool, lanes, known, (seen, &self.members), &candidate.head, now);
-        let first = candidates.iter().min_by_key(place)?;
+        let line = Line::of(pool, lanes, known, (seen, &self.members), now);
+        let first = candidates.iter().min_by_key(|candidate| line.rank(&candidate.head))?;
         Some((first.ticket, queue.get(first.ticket)?.clone()))
     }
 
@@ -254,13 +277,13 @@ impl Vm {
         let Waiter { pool, lanes, .. } = &queue.get(queue.tickets().next()?)?.waiter;
         let view = view_of(store, pool);
         let known = Known { view: view.as_ref(), workers: None };
-        next_in_line(pool, lanes, known, (seen, &self.members), Some(holder), now)
+        Line::of(pool, lanes, known, (seen, &self.members), now).next(Some(holder))
     }
 
     /// Says in a tenant's record that somebody waits for it, while the queue is out of its place.
-    fn block(&mut self, store: &impl Store, queue: &mut Queue, tenant_key: &Rc<str>) {
+    fn block(&mut self, store: &impl Store, queue: &Queue, tenant_key: &Rc<str>) {
         let Some(holder) = self.holder else { return };
-        let here = self.queues.values().chain([&*queue]);
+        let here = self.queues.values().chain([queue]);
         let first = here.filter_map(|queue| queue.blocked(tenant_key)).min_by_key(|first| first.urgency);
         let members = &self.members;
         let said = store::update(store, tenant_key, |ledger: &mut Ledger| {
@@ -339,17 +362,17 @@ fn look_at(store: &impl Store, queue: &mut Queue, tickets: &[Ticket]) {
     }
 }
 
-/// Lets those climb whose time has come.
-fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) {
+/// Lets those climb whose time has come; returns the tenants of those among them that stood aside for these.
+fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) -> BTreeSet<Rc<str>> {
     let seen = store::read::<Ledger>(store, key).map(|(seen, _)| seen).unwrap_or_default();
     queue.climb(now, |waiting| {
         let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
         tenant.unwrap_or_default().start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().key))
-    });
+    })
 }
 
 /// Notes whether the pool has a worker: the time that its waiters may wait depends on it.
-fn note_emptiness(queue: &mut Queue, reason: Reason, now: Time) {
+pub(super) fn note_emptiness(queue: &mut Queue, reason: Reason, now: Time) {
     if reason == Reason::NoWorkers {
         queue.empty_since = queue.empty_since.or(Some(now));
     } else if queue.empty_since.take().is_some() {
@@ -358,12 +381,18 @@ fn note_emptiness(queue: &mut Queue, reason: Reason, now: Time) {
 }
 
 /// Until when a waiter stays whose time seems to be up, if it is not: while its pool has no worker as long as the pool
-/// holds its requests then, and its lane's whole wait from when a worker appears. Its own deadline always counts.
+/// holds its requests then, and its lane's whole wait from when a worker appears; where the pool holds none, neither. Its own
+/// deadline always counts.
 pub(super) fn stays_until(queue: &Queue, waiter: &Waiter, now: Time) -> Option<Time> {
     let longest = waiter.lane.queue.as_ref().map_or(Millis(0), |queue| queue.max_wait);
     let until = match (queue.empty_since, waiter.pool.hold_when_empty) {
         (Some(_), Some(hold)) => waiter.arrived.0.saturating_add(hold.0),
-        _ => waiter.arrived.max(queue.filled).0.saturating_add(longest.0),
+        // Workers that come and go make nobody wait for ever.
+        (None, Some(hold)) => {
+            let held = queue.filled.0.min(waiter.arrived.0.saturating_add(hold.0));
+            waiter.arrived.0.max(held).saturating_add(longest.0)
+        }
+        (_, None) => waiter.arrived.0.saturating_add(longest.0),
     };
     let until = waiter.deadline.map_or(until, |own| until.min(waiter.arrived.0.saturating_add(own.0)));
     (until > now.0).then_some(Time(until))

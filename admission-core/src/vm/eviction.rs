@@ -37,21 +37,26 @@ impl Vm {
         pools.iter().for_each(|pool| self.evict(store, pool));
     }
 
-    /// Chooses what this VM evicts, having been asked to in a pool's record.
+    /// Chooses what this VM evicts, having been asked to in a pool's record, as long as somebody waits for it still.
     pub(super) fn evict(&mut self, store: &impl Store, pool_key: &Rc<str>) {
         let Some(holder) = self.holder else { return };
         let Ok((ledger, _)) = store::read::<Ledger>(store, pool_key) else { return };
         let evicting =
             self.evicting.iter().filter(|id| self.leases.get(id).is_some_and(|lease| lease.pool_key == *pool_key));
-        let wanted = ledger.asked_of(holder).saturating_sub(evicting.count() as u64);
+        let evicting = evicting.count() as u64;
+        let wanted = ledger.asked_of(holder).saturating_sub(evicting);
         let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key).flat_map(|(_, ids)| ids);
         let others = of_pool.filter(|(_, id)| !self.evicting.contains(id));
         let position = |id| self.leases.get(id).map_or(0, |lease: &Lease| lease.lanes.position_of(lease.lane));
         let mut others: Vec<(usize, Time, LeaseId)> = others.map(|(at, id)| (position(id), *at, *id)).collect();
         // The lowest lane first, and of a lane the newest.
         others.sort_unstable();
-        let chosen = others.into_iter().rev().take(usize::try_from(wanted).unwrap_or(usize::MAX));
-        let chosen: Vec<LeaseId> = chosen.map(|(.., id)| id).collect();
+        let is_wanted = |id: LeaseId, before: u64| {
+            self.leases.get(&id).is_some_and(|lease| waiting_above(&ledger, &self.members, lease) > before)
+        };
+        let in_turn = others.into_iter().rev().zip(evicting..evicting.saturating_add(wanted));
+        let chosen = in_turn.take_while(|((.., id), before)| is_wanted(*id, *before));
+        let chosen: Vec<LeaseId> = chosen.map(|((.., id), _)| id).collect();
         let missing = wanted.saturating_sub(chosen.len() as u64);
         self.evicting.extend(chosen.iter().copied());
         self.evictions.extend(chosen);
@@ -62,7 +67,7 @@ impl Vm {
     }
 
     /// Asks for one eviction on behalf of a waiter of a lane that finds the pool at its cap, unless as many have been asked
-    /// for as wait.
+    /// for as are in line.
     pub(super) fn ask_to_evict(&mut self, store: &impl Store, pool_key: &Rc<str>, lane: &Lane, lanes: &Lanes) {
         let members = &self.members;
         let asked = store::update(store, pool_key, |ledger: &mut Ledger| {
@@ -74,7 +79,7 @@ impl Vm {
                 .max_by_key(|(_, lower)| (lanes.position_of(lower.lane), lower.newest))
                 .ok_or(())?;
             let waiting = ledger.waiting(members).filter(|(other, _)| lanes.position_of(*other) <= lane.position);
-            let demand = waiting.fold(0_u64, |sum, (_, backlog)| sum.saturating_add(backlog.requests));
+            let demand = waiting.fold(0_u64, |sum, (_, backlog)| sum.saturating_add(backlog.in_line()));
             if ledger.asked_to_evict(members) >= demand {
                 return Err(());
             }
@@ -135,6 +140,13 @@ impl Vm {
         });
         drop(published);
     }
+}
+
+/// Requests that wait in lanes above that of one in flight.
+fn waiting_above(ledger: &Ledger, members: &Members, lease: &Lease) -> u64 {
+    let position = |lane| lease.lanes.position_of(lane);
+    let above = ledger.waiting(members).filter(|(lane, _)| position(*lane) < position(lease.lane));
+    above.fold(0, |sum, (_, backlog)| sum.saturating_add(backlog.in_line()))
 }
 
 fn evictable_of(ledger: &Ledger, members: &Members, holder: Holder) -> u64 {

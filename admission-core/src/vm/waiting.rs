@@ -4,17 +4,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::claim::contention;
-use super::dispatch::stays_until;
+use super::dispatch::{note_emptiness, stays_until};
 use super::{Admission, Request, Vm, Wake, view_of};
-use crate::decide::{Held, Known, Rules, Turn, decide};
+use crate::decide::{Held, Known, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::forecast;
 use crate::ledger::{Backlog, FlowKey, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
-use crate::policy::{Lane, QueueLimits};
-use crate::queue::{Aside, Queue, Share, Ticket, Waiter};
+use crate::policy::{Cap, Lane, QueueLimits};
+use crate::queue::{Aside, Queue, Share, Ticket, Waiter, Waiting};
 use crate::store::{self, Store, StoreError};
-use crate::units::{Millis, Time};
+use crate::units::{Millis, Time, Tokens};
 
 /// How a request has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +28,14 @@ pub enum Joined {
 /// Times a request that finds at the last moment that it may start is tried again, before it waits all the same.
 const TRIES: u32 = 3;
 
+/// Most waiters that give way to one newcomer.
+const MOST_GIVE_WAY: usize = 3;
+
 /// Why a request does not join.
 enum NotJoined {
     MayStart,
+    /// With what is too much.
+    Full(Box<Refusal>, Backlog),
     Refused(Refusal),
 }
 
@@ -52,16 +57,22 @@ impl Waiter {
 }
 
 impl Vm {
-    /// Requests that wait here.
+    /// Requests that wait here, those among them that have given way and are to be told so.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.queues.values().map(Queue::len).sum()
+        self.queues.values().map(Queue::len).sum::<usize>().saturating_add(self.displaced.len())
     }
 
     /// The slot under which other VMs reach this one.
     #[must_use]
     pub fn slot(&self) -> Option<u16> {
         self.holder.map(|holder| holder.slot)
+    }
+
+    /// Under which what it holds is counted, as far as it knows.
+    #[must_use]
+    pub fn holder(&self) -> Option<Holder> {
+        self.holder
     }
 
     /// Messages to be sent; to be asked after every call.
@@ -81,9 +92,8 @@ impl Vm {
         refused: Refusal,
         now: Time,
     ) -> Result<Joined, Refusal> {
-        let holds_when_empty = refused.reason == Reason::NoWorkers && waiter.pool.hold_when_empty.is_some();
         let Some(queue) = waiter.lane.queue.clone() else { return Err(refused) };
-        if !(refused.reason.may_be_waited_for() || holds_when_empty) {
+        if !waiter.pool.may_be_waited_for(refused.reason) {
             return Err(refused);
         }
         let mut waiter = waiter;
@@ -91,6 +101,8 @@ impl Vm {
         for _ in 0..TRIES {
             match self.join(store, waiter.clone(), &queue, &refused, true, now) {
                 Ok(ticket) => return Ok(Joined::Waiting(ticket)),
+                Err(NotJoined::Full(refusal, excess)) if self.displace(store, &waiter, &refusal, excess, now) => {}
+                Err(NotJoined::Full(refusal, _)) => return Err(self.full(store, &waiter, *refusal, now)),
                 Err(NotJoined::Refused(refusal)) => return Err(refusal),
                 Err(NotJoined::MayStart) => {}
             }
@@ -100,8 +112,9 @@ impl Vm {
             }
             waiter.arrived = waiter.arrived.min(now);
         }
-        match self.join(store, waiter, &queue, &refused, false, now) {
+        match self.join(store, waiter.clone(), &queue, &refused, false, now) {
             Ok(ticket) => Ok(Joined::Waiting(ticket)),
+            Err(NotJoined::Full(refusal, _)) => Err(self.full(store, &waiter, *refusal, now)),
             Err(NotJoined::Refused(refusal)) => Err(refusal),
             Err(NotJoined::MayStart) => Err(refused),
         }
@@ -132,7 +145,8 @@ impl Vm {
         let band = waiter.lane.key;
         let tag = tenant.start_tag(FlowKey::of(&key, band), seen.virtual_time(band));
         let mut queue = self.queues.remove(&key).unwrap_or_default();
-        queue.empty_since = (refused.reason == Reason::NoWorkers).then(|| queue.empty_since.unwrap_or(now));
+        note_emptiness(&mut queue, refused.reason, now);
+        let turn = newcomer(Some(&queue), &waiter.request(), waiter.arrived);
         queue.push(ticket, waiter.clone(), tag, aside, now);
         if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
             queue.extend(ticket, until);
@@ -140,16 +154,14 @@ impl Vm {
         let report = queue.report();
         let view = view_of(store, &waiter.pool);
         let known = Known { view: view.as_ref(), workers: None };
-        let turn = queue.get(ticket).map(|waiting| Turn { waits_in: None, ..waiting.turn(holder) });
         let members = &self.members;
         let published = store::update(store, &key, |ledger: &mut Ledger| {
             let held = Held { tenant: &tenant, pool: ledger, members };
-            let may_start = |turn: &Turn<'_>| decide(&waiter.ask, waiter.rules(), turn, known, held, now).is_ok();
-            if unless_it_may_start && turn.as_ref().is_some_and(may_start) {
+            if unless_it_may_start && decide(&waiter.ask, waiter.rules(), &turn, known, held, now).is_ok() {
                 return Err(NotJoined::MayStart);
             }
             let mine = report.waiting.iter().find(|(lane, _)| *lane == band).map(|(_, backlog)| *backlog);
-            has_room(ledger, members, holder, &waiter, mine.unwrap_or_default(), limits).map_err(NotJoined::Refused)?;
+            has_room(ledger, members, holder, &waiter, mine.unwrap_or_default(), limits)?;
             ledger.publish(members, holder, &report);
             Ok(())
         });
@@ -166,12 +178,7 @@ impl Vm {
                 if !queue.is_empty() {
                     self.queues.insert(key, queue);
                 }
-                Err(match not_joined {
-                    NotJoined::Refused(refusal) if refusal.reason == Reason::QueueFull => {
-                        NotJoined::Refused(self.full(&seen, &waiter, refusal, now))
-                    }
-                    other => other,
-                })
+                Err(not_joined)
             }
         }
     }
@@ -190,6 +197,8 @@ impl Vm {
                 // What the tenant has got back in the meantime has woken nobody.
                 self.wakes.extend(self.slot().map(|slot| Wake::start(slot, tenant_key)));
             }
+            // The first of its like here may start now, brought forward by what its tenant has got back, which woke nobody.
+            Obstacle::Line => self.wakes.extend(self.slot().map(|slot| Wake::start(slot, key))),
             Obstacle::Pool if refused.reason == Reason::PoolRequests => {
                 self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
             }
@@ -215,16 +224,40 @@ impl Vm {
         let own = waiter.deadline.filter(|deadline| *deadline < limits.max_wait);
         let knob = own.map_or_else(|| Arc::clone(&limits.max_wait_knob), |_| "the request's own deadline".into());
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
-        let soonest = Millis(wait.0.saturating_sub(patience.0));
-        let retry = Retry::After(self.promise(seen, waiter, soonest, now));
+        let retry = Retry::After(self.promise(seen, waiter, wait, now));
         Err(Refusal { reason: Reason::WaitTooLong, limit, detail: Detail::None, retry, place: Some(place) })
     }
 
-    /// Completes the refusal of a full queue: a place is free once one more has started.
-    fn full(&mut self, seen: &Ledger, waiter: &Waiter, refusal: Refusal, now: Time) -> Refusal {
-        let place = self.place(seen, waiter, now);
-        let soonest = gap((seen, &self.members), &waiter.lane, now);
-        let retry = Retry::After(self.promise(seen, waiter, soonest, now));
+    /// Makes room in a full queue for a tenant that has less waiting in this VM, for its weight, than another: the last of
+    /// the one that has most gives way, or the last few. Otherwise one tenant that floods would keep all others out of a queue
+    /// in which their turn comes soon. False when nobody has more, or when that would still not be room enough: then nobody
+    /// gives way.
+    fn displace(
+        &mut self,
+        store: &impl Store,
+        newcomer: &Waiter,
+        refusal: &Refusal,
+        excess: Backlog,
+        now: Time,
+    ) -> bool {
+        let key = newcomer.key();
+        let Some(last) = self.queues.get_mut(&key).and_then(|queue| give_way(queue, newcomer, excess)) else {
+            return false;
+        };
+        for (ticket, Waiting { waiter, .. }) in last {
+            self.publish_blocked(store, &waiter.tenant_key);
+            let refusal = self.full(store, &waiter, refusal.clone(), now);
+            self.displaced.push((ticket, refusal));
+        }
+        self.wakes.extend(self.slot().map(|slot| Wake::start(slot, &key)));
+        true
+    }
+
+    /// Completes the refusal of a full queue.
+    fn full(&mut self, store: &impl Store, waiter: &Waiter, refusal: Refusal, now: Time) -> Refusal {
+        let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
+        let place = self.place(&seen, waiter, now);
+        let retry = Retry::After(self.promise(&seen, waiter, place.wait.unwrap_or_default(), now));
         Refusal { retry, place: Some(place), ..refusal }
     }
 
@@ -237,12 +270,13 @@ impl Vm {
         forecast::place((seen, &self.members), lanes, lane, share, weight, now)
     }
 
-    /// When a caller is told to come back that could be served after `soonest`: later than those that were told before.
-    pub(super) fn promise(&mut self, seen: &Ledger, waiter: &Waiter, soonest: Millis, now: Time) -> Millis {
+    /// When a caller is told to come back that would have waited for `wait`: once those before it have started, and later
+    /// than those that were told before. Sooner it would find a line that newcomers have kept as long.
+    pub(super) fn promise(&mut self, seen: &Ledger, waiter: &Waiter, wait: Millis, now: Time) -> Millis {
         // Each VM spaces its own callers, so that those of all come as fast as places are freed.
         let vms = self.members.iter().count() as u64;
         let gap = Millis(gap((seen, &self.members), &waiter.lane, now).0.saturating_mul(vms.max(1)));
-        self.promises.entry((waiter.key(), waiter.lane.key)).or_default().next(soonest, gap, now)
+        self.promises.entry((waiter.key(), waiter.lane.key)).or_default().next(wait, gap, now)
     }
 
     /// Spreads the advice of refusals that come one after the other, where nothing but others' work stands in the way.
@@ -263,6 +297,7 @@ impl Vm {
 
     /// A waiter has left before its turn.
     pub fn leave(&mut self, store: &impl Store, ticket: Ticket, now: Time) {
+        self.displaced.retain(|(other, _)| *other != ticket);
         let Some(key) = self.queue_of(ticket) else { return };
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let Some(waiting) = queue.take(ticket) else { return };
@@ -275,7 +310,7 @@ impl Vm {
             let known = Known { view: known.as_ref(), workers: None };
             if let Ok((ledger, _)) = store::read::<Ledger>(store, &key) {
                 let Waiter { pool, lanes, .. } = &waiting.waiter;
-                let next = crate::decide::next_in_line(pool, lanes, known, (&ledger, &self.members), None, now);
+                let next = Line::of(pool, lanes, known, (&ledger, &self.members), now).next(None);
                 self.wakes.extend(next.map(|holder| Wake::start(holder.slot, &key)));
             }
         }
@@ -371,9 +406,49 @@ impl Vm {
     }
 }
 
+/// Where a request stands that has just come and finds these waiting in its VM.
+pub(super) fn newcomer<'a>(queue: Option<&Queue>, request: &Request<'a>, arrived: Time) -> Turn<'a> {
+    let Request { ask, rules, tenant_key, bytes, deadline, .. } = request;
+    let urgency = urgency(rules.lane, ask, *deadline, arrived);
+    let classes = rules.classes.iter().map(|class| class.key).collect();
+    let alike = (Rc::from(*tenant_key), classes);
+    let behind_its_like = queue.is_some_and(|queue| queue.is_before(rules.lane, &alike, urgency));
+    Turn { band: rules.lane, flow: flow_of(tenant_key), urgency, bytes: *bytes, waits_in: None, behind_its_like }
+}
+
 /// Time between starts in a lane while others waited, or between ends of requests in its pool.
 fn gap((seen, members): (&Ledger, &Members), lane: &Lane, now: Time) -> Millis {
-    seen.time_to_start(lane.key, 1, now).or_else(|| seen.time_to_free(1, members)).unwrap_or_default()
+    seen.time_between_starts(lane.key, members, now).unwrap_or_default()
+}
+
+/// Takes out those that give way to a newcomer; nobody when that makes no room for it.
+fn give_way(queue: &mut Queue, newcomer: &Waiter, mut excess: Backlog) -> Option<Vec<(Ticket, Waiting)>> {
+    let mut last = Vec::new();
+    while !excess.is_nothing() && last.len() < MOST_GIVE_WAY {
+        let Some(ticket) = queue.last_beyond_its_share(newcomer) else { break };
+        let waiting = queue.take(ticket)?;
+        excess = excess.minus(waiting.waiter.backlog());
+        last.push((ticket, waiting));
+    }
+    if excess.is_nothing() {
+        return Some(last);
+    }
+    for (ticket, waiting) in last {
+        queue.restore(ticket, waiting);
+    }
+    None
+}
+
+/// What is more than may wait.
+fn beyond(all: Backlog, limits: &QueueLimits) -> Backlog {
+    let excess = |amount: u64, cap: Option<&Cap>| cap.map_or(0, |cap| amount.saturating_sub(cap.limit));
+    Backlog {
+        requests: excess(all.requests, Some(&limits.max_requests)),
+        tokens: Tokens(excess(all.tokens.0, limits.max_tokens.as_ref())),
+        bytes: excess(all.bytes, limits.max_bytes.as_ref()),
+        oldest: all.oldest,
+        aside: 0,
+    }
 }
 
 /// Whether a lane's queue has room for one more, which `mine` counts already.
@@ -384,7 +459,7 @@ fn has_room(
     waiter: &Waiter,
     mine: Backlog,
     limits: &QueueLimits,
-) -> Result<(), Refusal> {
+) -> Result<(), NotJoined> {
     let lane = waiter.lane.key;
     let others = ledger.waiting_elsewhere(members, holder).filter(|(other, _)| *other == lane);
     let all = others.fold(mine, |sum, (_, backlog)| sum.plus(backlog));
@@ -399,7 +474,8 @@ fn has_room(
         {
             let limit = Some(Limit { knob: Arc::clone(&cap.knob), measured, allowed: cap.limit, unit });
             let (detail, retry) = (Detail::None, Retry::After(Millis(0)));
-            return Err(Refusal { reason: Reason::QueueFull, limit, detail, retry, place: None });
+            let refusal = Refusal { reason: Reason::QueueFull, limit, detail, retry, place: None };
+            return Err(NotJoined::Full(Box::new(refusal), beyond(all, limits)));
         }
     }
     Ok(())

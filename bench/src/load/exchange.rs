@@ -115,7 +115,7 @@ impl Caller {
     async fn send(&self, flow: &Flow, shot: &Shot) -> reqwest::Result<Response> {
         let prompt: String = WORD.chars().cycle().take(shot.prompt_bytes as usize).collect();
         let body = json!({
-            "model": self.model, "stream": true, "max_tokens": flow.max_tokens,
+            "model": self.model, "stream": true, "max_tokens": shot.max_tokens,
             "messages": [{"role": "user", "content": prompt}],
         });
         let tenant = flow.tenants.get(shot.number % flow.tenants.len().max(1));

@@ -15,6 +15,8 @@ pub struct Shot {
     pub number: usize,
     /// Size of the prompt.
     pub prompt_bytes: u32,
+    /// Most tokens of the answer.
+    pub max_tokens: u32,
 }
 
 /// All requests of a plan, in the order of their arrival. Each flow draws from numbers of its own, so its arrivals
@@ -31,7 +33,8 @@ pub fn shots(plan: &Plan) -> Vec<Shot> {
                 break;
             }
             let prompt_bytes = random.u32(kind.prompt_bytes.clone());
-            shots.push(Shot { at: Duration::from_secs_f64(at), flow, number, prompt_bytes });
+            let max_tokens = random.u32(kind.max_tokens.clone());
+            shots.push(Shot { at: Duration::from_secs_f64(at), flow, number, prompt_bytes, max_tokens });
         }
     }
     shots.sort_by_key(|shot| (shot.at, shot.flow));
@@ -50,7 +53,7 @@ mod tests {
             tenants: vec![name.into()],
             rate_per_s,
             prompt_bytes: 10..=20,
-            max_tokens: 1,
+            max_tokens: 1..=3,
             lane: None,
             in_time: None,
         };
@@ -70,7 +73,7 @@ mod tests {
         let shots = shots(&plan(10_000));
         assert_eq!(shots, super::shots(&plan(10_000)));
         assert!(shots.is_sorted_by_key(|shot| shot.at));
-        assert!(shots.iter().all(|shot| (10..=20).contains(&shot.prompt_bytes)));
+        assert!(shots.iter().all(|shot| (10..=20).contains(&shot.prompt_bytes) && (1..=3).contains(&shot.max_tokens)));
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn a_buffer_that_istio_patches_by_the_policy_beside_it() {
 fn an_idle_timeout_that_is_too_short_or_none() {
     let place = format!("{MANAGER}.stream_idle_timeout");
     let route = format!("{MANAGER}.route_config.virtual_hosts[0].routes[0].route.idle_timeout");
-    let mut bootstrap = Bootstrap::shipped();
+    let mut bootstrap = Bootstrap::without_queues();
     for (timeout, words) in [("15s", "15s is too short"), ("0s", "0 means never")] {
         bootstrap.route()["route"]["idle_timeout"] = timeout.into();
         assert_warns(&bootstrap.0, &route, words);
@@ -85,7 +85,7 @@ fn an_idle_timeout_that_is_too_short_or_none() {
 #[test]
 fn an_idle_timeout_that_ends_requests_while_they_wait() {
     let route = format!("{MANAGER}.route_config.virtual_hosts[0].routes[0].route.idle_timeout");
-    let mut bootstrap = Bootstrap::shipped();
+    let mut bootstrap = Bootstrap::without_queues();
     let policy = |bootstrap: &mut Bootstrap, hold: Value| {
         bootstrap.change_policy(|policy| {
             policy["lanes"][0]["queue"] = json!({});
@@ -172,7 +172,7 @@ fn circuit_breakers_below_what_the_pools_let_in() {
     bootstrap.0["static_resources"]["clusters"].as_array_mut().unwrap().push(other);
     assert_silent(&bootstrap.0);
     bootstrap.route()["route"] =
-        json!({"weighted_clusters": {"clusters": [{"name": "other", "weight": 1}]}, "idle_timeout": "60s"});
+        json!({"weighted_clusters": {"clusters": [{"name": "other", "weight": 1}]}, "idle_timeout": "300s"});
     assert_warns(
         &bootstrap.0,
         "static_resources.clusters[1].circuit_breakers",

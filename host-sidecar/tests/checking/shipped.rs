@@ -41,6 +41,19 @@ impl Bootstrap {
         Self(documents("envoy.yaml").remove(0))
     }
 
+    /// The same with lanes in which nobody waits.
+    pub fn without_queues() -> Self {
+        let mut bootstrap = Self::shipped();
+        bootstrap.change_policy(|policy| {
+            for lane in policy["lanes"].as_array_mut().unwrap() {
+                for field in ["queue", "reserve", "aging"] {
+                    lane.as_object_mut().unwrap().remove(field);
+                }
+            }
+        });
+        bootstrap
+    }
+
     pub fn listener(&mut self, index: usize) -> &mut Value {
         &mut self.0["static_resources"]["listeners"][index]
     }

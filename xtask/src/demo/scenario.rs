@@ -50,7 +50,7 @@ pub fn plan(short: bool) -> Plan {
         tenants: vec![name.into()],
         rate_per_s,
         prompt_bytes: prompt_tokens * 3..=prompt_tokens * 5,
-        max_tokens,
+        max_tokens: max_tokens..=max_tokens,
         lane: Some(("x-sluice-lane".into(), name.into())),
         in_time: None,
     };
@@ -75,17 +75,23 @@ fn adapt(policy: &mut Value) -> Result<()> {
         &json!({
             "tenants": {
                 INTERACTIVE: {"max_in_flight": 16, "max_lane": "interactive"},
-                "standard": {"max_in_flight": 8, "max_lane": "standard"},
+                "standard": {"max_in_flight": 16, "max_lane": "standard"},
                 "batch": {"max_in_flight": 16, "max_lane": "batch"},
                 GUEST: {"max_in_flight": 1, "max_lane": "standard"},
             },
+            // Waits as short as the demo: nobody is to stand in line when it is over.
+            "lanes": [
+                {"name": "interactive", "priority": 100, "reserve": 0.3, "queue": {"max_wait": "2s"}},
+                {"name": "standard", "priority": 0, "queue": {"max_wait": "4s"}},
+                {"name": "batch", "priority": -10, "queue": {"max_wait": "8s"}},
+            ],
         }),
     );
     let pool = policy.pointer_mut("/pools/0").context("the shipped policy has no pool")?;
     config::merge(
         pool,
         &json!({
-            "max_in_flight_per_worker": 12, "max_model_len": 2048, "max_prompt_tokens": 1024,
+            "max_in_flight_per_worker": 11, "max_model_len": 2048, "max_prompt_tokens": 1024,
             "expected_output_tokens": 192,
         }),
     );

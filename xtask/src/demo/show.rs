@@ -8,7 +8,7 @@ use serde_json::json;
 use super::scenario::GUEST;
 use crate::parts::{MODEL, Parts, TOKEN};
 
-/// Shows a request that is let in, and one that is refused because its tenant already has all it may.
+/// Shows a request that is let in, and one that is refused because its tenant already has all it may and it will not wait.
 ///
 /// # Errors
 /// When one of them goes otherwise.
@@ -23,8 +23,10 @@ pub async fn requests(parts: &Parts) -> Result<()> {
     ensure!(busy.status() == 200, "the first of two requests was not let in: {}", busy.status());
     let mut answer = busy.bytes_stream();
     answer.next().await.context("the first of two requests was not answered")??;
-    let refused = guest(parts, false, 8).send().await?;
-    println!("\nAnother one of the same tenant, while its first is being answered:\n");
+    let refused = guest(parts, false, 8).header("x-sluice-no-queue", "true").send().await?;
+    println!(
+        "\nAnother one of the same tenant, while its first is being answered, that would rather fail than wait:\n"
+    );
     let status = print(refused).await?;
     ensure!(status == 429, "it was not refused");
     Ok(())
@@ -96,7 +98,9 @@ pub fn addresses(parts: &Parts) {
     println!(
         "      -d '{{\"model\":\"{MODEL}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hi\"}}],\"max_tokens\":200}}'"
     );
-    println!("    (twice at once for a refusal: {GUEST} may have one; interactive, standard and batch have more)");
+    println!(
+        "    (twice at once, and the second waits: {GUEST} may have one; with -H 'x-sluice-no-queue: true' it is refused)"
+    );
     println!("    curl -s http://{control}/sluice/v1/state -H 'authorization: Bearer {TOKEN}' | python3 -m json.tool");
     println!("    curl -s {}/stats/prometheus | grep sluice_", parts.envoy.admin_url());
     println!("    curl -s http://{}/metrics", parts.sidecar.address);

@@ -1,10 +1,10 @@
 //! What the overload benchmark plays: every number of the load, the workers and the limits.
 //!
-//! Workers are slow and steps nearly flat, as on a GPU that waits for its memory: a step takes 100 ms whatever the batch, so
-//! what a client measures is far above what a loaded machine adds. All lanes ask for four prompt tokens for each one of
-//! output, so a token costs the same in every lane, and rates can be compared whatever the mix. A worker runs at most 24
-//! sequences. Its 175 usable KV blocks hold 24 of the mix that is served under overload (5 blocks each at their end), but
-//! not 24 of the mix that is sent, most of which is batch (9 blocks each at their end).
+//! Workers are slow and steps nearly flat, as on a GPU that waits for its memory: a step takes 100 ms, up to 5 % more or
+//! less, whatever the batch, so what a client measures is far above what a loaded machine adds. All lanes ask for four
+//! prompt tokens for each one of output, so a token costs the same in every lane, and rates can be compared whatever the
+//! mix. A worker runs at most 24 sequences. Its 183 usable KV blocks hold 24 of the mix that is served under overload (5
+//! blocks each at their end), but not 24 of the mix that is sent, most of which is batch (9 blocks each at their end).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::config;
 use crate::parts::{MODEL, POOL, Stage};
 
 /// Workers of the load.
-pub const WORKERS: usize = 8;
+pub const WORKERS: usize = 16;
 
 /// Sequences that one of them runs at once.
 pub const SEQUENCES: usize = 24;
@@ -24,7 +24,7 @@ pub const SEQUENCES: usize = 24;
 /// Worker threads of Envoy in all measurements.
 const ENVOY_THREADS: u32 = 2;
 
-const WORKER_FLAGS: [&str; 16] = [
+const WORKER_FLAGS: [&str; 18] = [
     "--model",
     MODEL,
     "--max-model-len",
@@ -32,7 +32,7 @@ const WORKER_FLAGS: [&str; 16] = [
     "--max-num-seqs",
     "24",
     "--num-gpu-blocks",
-    "176",
+    "184",
     "--base-ms",
     "100",
     "--per-prefill-token-us",
@@ -41,6 +41,8 @@ const WORKER_FLAGS: [&str; 16] = [
     "50",
     "--per-kv-block-us",
     "0",
+    "--step-jitter",
+    "0.05",
 ];
 
 /// A worker that takes 5 ms for a request of one token, however many there are.
@@ -67,7 +69,8 @@ struct Lane {
     share: f64,
     /// Part of all tokens where the pool is kept full and the lanes above have all they ask for at three times the load.
     served_share: f64,
-    max_tokens: u32,
+    /// Tokens of an answer, half as many or half as many again.
+    tokens: u32,
     /// An answer that begins later is worth nothing: the lane's longest wait, and a second for the prompt.
     in_time: Duration,
 }
@@ -78,7 +81,7 @@ const LANES: [Lane; 3] = [
         tenants: ["acme", "initech"],
         share: 0.1,
         served_share: 0.3,
-        max_tokens: 12,
+        tokens: 12,
         in_time: Duration::from_secs(3),
     },
     Lane {
@@ -86,7 +89,7 @@ const LANES: [Lane; 3] = [
         tenants: ["acme", "hooli"],
         share: 0.2,
         served_share: 0.6,
-        max_tokens: 16,
+        tokens: 16,
         in_time: Duration::from_secs(11),
     },
     Lane {
@@ -94,7 +97,7 @@ const LANES: [Lane; 3] = [
         tenants: ["reports", "crawler"],
         share: 0.7,
         served_share: 0.1,
-        max_tokens: 32,
+        tokens: 32,
         in_time: Duration::from_secs(241),
     },
 ];
@@ -194,14 +197,14 @@ pub fn saturating(pace: Pace) -> Plan {
 
 fn plan(tokens_per_s: f64, pace: Pace, share: fn(&Lane) -> f64) -> Plan {
     let flow = |lane: &Lane| {
-        let prompt = PROMPT_PER_OUTPUT * lane.max_tokens;
+        let prompt = PROMPT_PER_OUTPUT * lane.tokens;
         Flow {
             name: lane.name.into(),
             tenants: lane.tenants.map(str::to_owned).into(),
-            rate_per_s: tokens_per_s * share(lane) / f64::from(lane.max_tokens),
-            // Four bytes a token, a quarter more or less.
-            prompt_bytes: prompt * 3..=prompt * 5,
-            max_tokens: lane.max_tokens,
+            rate_per_s: tokens_per_s * share(lane) / f64::from(lane.tokens),
+            // Four bytes a token, half as many or half as many again.
+            prompt_bytes: prompt * 2..=prompt * 6,
+            max_tokens: lane.tokens / 2..=lane.tokens * 3 / 2,
             lane: Some(("x-sluice-lane".into(), lane.name.into())),
             in_time: Some(lane.in_time),
         }
@@ -246,7 +249,11 @@ fn adapt(policy: &mut Value, lanes: Value, most: &Value) -> Result<()> {
     policy["default_lane"] = "standard".into();
     let pool = policy.pointer_mut("/pools/0").context("the shipped policy has no pool")?;
     pool.as_object_mut().context("the pool is no object")?.remove("max_in_flight_per_worker");
-    config::merge(pool, &json!({"name": POOL, "max_model_len": 2048, "max_prompt_tokens": 1024}));
+    // What is decided by its headers alone is charged so much output until its body has been read.
+    let output = LANES.iter().map(|lane| lane.tokens).max();
+    let sizes = json!({"max_model_len": 2048, "max_prompt_tokens": 1024, "expected_output_tokens": output, "kv": {"headroom": 0.15}});
+    config::merge(pool, &json!({"name": POOL}));
+    config::merge(pool, &sizes);
     config::merge(pool, most);
     Ok(())
 }
@@ -273,7 +280,8 @@ mod tests {
     #[test]
     fn the_load_asks_for_as_many_tokens_as_it_says() {
         for plan in [load(900.0, Pace::new(true)), Plan { ..saturating(Pace::new(false)) }] {
-            let tokens: f64 = plan.flows.iter().map(|flow| flow.rate_per_s * f64::from(flow.max_tokens)).sum();
+            let mean = |flow: &Flow| f64::from(flow.max_tokens.start() + flow.max_tokens.end()) / 2.0;
+            let tokens: f64 = plan.flows.iter().map(|flow| flow.rate_per_s * mean(flow)).sum();
             assert!((tokens - 900.0).abs() < 0.001 || (tokens - 100_000.0).abs() < 0.001, "{tokens}");
         }
     }

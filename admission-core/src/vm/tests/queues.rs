@@ -9,6 +9,9 @@ use crate::queue::{Ticket, Waiter};
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+mod corners;
+mod limits;
+
 /// Lanes with queues over a pool of some requests in flight.
 fn proxy(max_in_flight: u64) -> Proxy {
     with(&json!({
@@ -162,6 +165,28 @@ fn nobody_barges_past_a_waiter_of_any_vm() {
     assert_eq!(proxy.waiting(), 0);
 }
 
+/// Of the two tenants that wait here, only the other one's waiter is named to others.
+#[test]
+fn nobody_passes_one_of_its_own_kind_whose_tenant_has_got_back_tokens() {
+    let mut proxy = proxy(5);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let settled = proxy.start(&mut a, "acme", "low");
+    proxy.start(&mut a, "acme", "low");
+    let others: Vec<_> = (0..3).map(|_| proxy.start(&mut a, "light", "low")).collect();
+    let behind = proxy.wait(&mut b, "acme", "low");
+    let named = proxy.wait(&mut b, "light", "low");
+    proxy.later(1);
+    a.release(&*proxy.store, settled, Usage::Reported(Tokens(0)), proxy.now);
+    proxy.later(1);
+    let newcomer = proxy.wait(&mut b, "acme", "low");
+    let order = |started: Vec<(usize, Started)>| started.iter().map(|(_, one)| one.ticket).collect::<Vec<_>>();
+    assert_eq!(order(proxy.carry(&mut [&mut a, &mut b])), [behind]);
+    for lease in others {
+        proxy.end(&mut a, lease);
+    }
+    assert_eq!(order(proxy.carry(&mut [&mut a, &mut b])), [newcomer, named]);
+}
+
 #[test]
 fn a_higher_lane_goes_first_and_a_lane_without_a_queue_is_refused_behind_it() {
     let proxy = proxy(1);
@@ -297,10 +322,40 @@ fn a_full_queue_and_a_wait_that_would_be_too_long_are_refused_at_once() {
     assert_eq!((refusal.reason, limit.measured, limit.allowed), (Reason::WaitTooLong, 12_000, 10_000));
     let place = refusal.place.unwrap();
     assert_eq!((place.position, place.wait), (3, Some(Millis(12_000))));
-    assert_eq!(refusal.retry, Retry::After(Millis(2_000)), "the line will be short enough then");
+    assert_eq!(refusal.retry, Retry::After(Millis(12_000)), "those before it have started then");
     let hurried = Waiter { deadline: Some(Millis(1_500)), ..proxy.waiter("light", "low", 1) };
     let refusal = proxy.refused(&mut b, hurried);
     assert_eq!((refusal.reason, refusal.limit.unwrap().allowed), (Reason::WaitTooLong, 1_500));
+}
+
+#[test]
+fn in_a_full_queue_the_tenant_with_most_waiting_gives_way_to_others() {
+    let mut proxy = proxy(1);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    proxy.start(&mut a, "light", "low");
+    let flood: Vec<Ticket> = (0..6).map(|_| proxy.wait(&mut a, "light", "low")).collect();
+    let elsewhere = [proxy.wait(&mut b, "light", "low"), proxy.wait(&mut b, "light", "low")];
+    assert_eq!(
+        proxy.refused(&mut a, proxy.waiter("light", "low", 1)).reason,
+        Reason::QueueFull,
+        "it does not for its own"
+    );
+    proxy.wait(&mut a, "acme", "low");
+    assert_eq!((a.waiting(), proxy.waiting()), (7, 8), "one is to be told");
+    let told = a.poll(&*proxy.store, proxy.now).refused;
+    assert_eq!(
+        told.iter().map(|(ticket, refusal)| (*ticket, refusal.reason)).collect::<Vec<_>>(),
+        [(flood[5], Reason::QueueFull)]
+    );
+    proxy.wait(&mut a, "acme", "low");
+    a.leave(&*proxy.store, flood[4], proxy.now);
+    assert_eq!(a.poll(&*proxy.store, proxy.now).refused, [], "it has left before it was told");
+    proxy.later(1);
+    proxy.wait(&mut a, "acme", "low");
+    assert_eq!(proxy.refused(&mut a, proxy.waiter("acme", "low", 1)).reason, Reason::QueueFull, "three of each here");
+    b.leave(&*proxy.store, elsewhere[0], proxy.now);
+    b.leave(&*proxy.store, elsewhere[1], proxy.now);
+    assert_eq!(proxy.waiting(), 6);
 }
 
 #[test]
@@ -418,115 +473,4 @@ fn push(proxy: &Proxy, generation: u64, workers: &[bool], saturation: f64) -> Ve
         br#"{"role": "control", "token_sha256": "0000000000000000000000000000000000000000000000000000000000000000"}"#;
     let Ok(Plugin::Control(control)) = Plugin::parse(control) else { panic!() };
     take_view(&*proxy.store, &control, document.to_string().as_bytes(), proxy.now).unwrap().wakes
-}
-
-#[test]
-fn a_pool_without_workers_holds_requests_until_one_appears() {
-    let mut proxy = with(&json!({
-        "lanes": [{"name": "low", "queue": {"max_wait": "2s"}}],
-        "pools": [{"name": "p", "max_in_flight_per_worker": 4, "hold_when_empty": "30s"}],
-    }));
-    let mut vm = proxy.vm();
-    push(&proxy, 1, &[], 0.0);
-    let early = proxy.wait(&mut vm, "light", "low");
-    for step in 0..5 {
-        proxy.later(4_000);
-        push(&proxy, 2 + step, &[], 0.0);
-        assert_eq!(vm.poll(&*proxy.store, proxy.now), Progress::default(), "longer than the lane's wait");
-    }
-    proxy.wait(&mut vm, "light", "low");
-    proxy.later(10_000);
-    push(&proxy, 8, &[], 0.0);
-    let progress = vm.poll(&*proxy.store, proxy.now);
-    assert_eq!(progress.refused.len(), 1);
-    assert_eq!((progress.refused[0].0, progress.refused[0].1.reason), (early, Reason::NoWorkers));
-    let wakes = push(&proxy, 9, &[false], 0.0);
-    assert_eq!(wakes.len(), 1, "a new view wakes");
-    assert_eq!(vm.woken(&*proxy.store, &wakes[0].note, proxy.now).started.len(), 1);
-}
-
-#[test]
-fn a_dispatch_budget_bounds_its_lane_and_holds_back_no_other() {
-    let mut proxy = with(&json!({
-        "lanes": [
-            {"name": "high", "queue": {"max_wait": "60s"}},
-            {"name": "low", "priority": -1, "ceiling": 9.0, "queue": {"max_wait": "60s"},
-             "dispatch_budget": {"baseline": 0.1}},
-            {"name": "lowest", "priority": -2, "ceiling": 9.0, "queue": {"max_wait": "60s"}},
-        ],
-        "pools": [{"name": "p", "max_in_flight": 10}],
-    }));
-    let mut vm = proxy.vm();
-    assert_eq!(
-        vm.admit(&*proxy.store, &proxy.waiter("light", "low", 1).request(), proxy.now).unwrap_err().reason,
-        Reason::DispatchBudget
-    );
-    push(&proxy, 1, &[false], 0.6);
-    for _ in 0..3 {
-        proxy.start(&mut vm, "light", "low");
-    }
-    proxy.wait(&mut vm, "light", "low");
-    proxy.start(&mut vm, "light", "lowest");
-    let wakes = push(&proxy, 2, &[false], 0.4);
-    assert_eq!(vm.woken(&*proxy.store, &wakes[0].note, proxy.now).started.len(), 1, "D - B = 0.5 of ten");
-    let pool = Arc::clone(proxy.policy.only_pool().unwrap());
-    vm.mark(&*proxy.store, &pool, "10.0.0.9:80", proxy.now);
-    proxy.wait(&mut vm, "light", "low");
-    proxy.later(3_000);
-    assert_eq!(vm.poll(&*proxy.store, proxy.now), Progress::default(), "a worker has refused");
-    let wakes = push(&proxy, 3, &[false], 0.0);
-    assert_eq!(vm.woken(&*proxy.store, &wakes[0].note, proxy.now).started.len(), 1);
-}
-
-#[test]
-fn the_newest_request_of_the_lowest_lane_gives_way() {
-    let mut proxy = with(&json!({
-        "lanes": [
-            {"name": "high", "queue": {"max_wait": "60s"}},
-            {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
-        ],
-        "pools": [{"name": "p", "max_in_flight": 3}],
-    }));
-    let (mut a, mut b) = (proxy.vm(), proxy.vm());
-    let begun = proxy.start(&mut a, "light", "low");
-    proxy.later(1);
-    proxy.start(&mut a, "light", "low");
-    proxy.later(1);
-    let newest = proxy.start(&mut b, "light", "low");
-    a.first_byte(&*proxy.store, begun);
-    proxy.wait(&mut a, "light", "low");
-    assert_eq!((proxy.carry(&mut [&mut a, &mut b]), b.take_evictions()), (vec![], vec![]), "none for its own lane");
-    let high = proxy.wait(&mut a, "light", "high");
-    proxy.carry(&mut [&mut a, &mut b]);
-    proxy.later(5);
-    a.poll(&*proxy.store, proxy.now);
-    proxy.carry(&mut [&mut a, &mut b]);
-    assert_eq!((a.take_evictions(), b.take_evictions()), (vec![], vec![newest]), "one for one that waits");
-    b.release(&*proxy.store, newest, Usage::Refused, proxy.now);
-    let started = proxy.carry(&mut [&mut a, &mut b]);
-    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, high)]);
-    for _ in 0..2 {
-        proxy.wait(&mut b, "light", "high");
-    }
-    proxy.carry(&mut [&mut a, &mut b]);
-    assert_eq!((a.take_evictions().len(), b.take_evictions().len()), (1, 0), "the other one has begun its answer");
-    let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.keys.pool("p")).unwrap().0;
-    assert_eq!(ledger.asked_to_evict(a.members()), 1);
-}
-
-#[test]
-fn a_class_at_its_cap_keeps_back_nobody_else() {
-    let proxy = with(&json!({
-        "lanes": [{"name": "low", "queue": {"max_wait": "60s"}}],
-        "pools": [{"name": "p", "max_in_flight": 9, "classes": [{"name": "long", "min_prompt_tokens": 1000, "max_in_flight": 1}]}],
-    }));
-    let (mut a, mut b) = (proxy.vm(), proxy.vm());
-    let long = |proxy: &Proxy, vm: &mut Vm| proxy.come(vm, proxy.waiter("light", "low", 5_000)).unwrap();
-    let Joined::Started(first) = long(&proxy, &mut a) else { panic!() };
-    let Joined::Waiting(second) = long(&proxy, &mut b) else { panic!() };
-    proxy.start(&mut b, "light", "low");
-    proxy.start(&mut a, "light", "low");
-    proxy.end(&mut a, first.lease);
-    let started = proxy.carry(&mut [&mut a, &mut b]);
-    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(1, second)]);
 }

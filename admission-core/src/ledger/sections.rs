@@ -1,0 +1,116 @@
+//! How a ledger is written down.
+
+use super::bands::Bands;
+use super::blocked::BlockedHeads;
+use super::fair::Flows;
+use super::tally::{Marks, Tallies};
+use super::{Amount, Column, Drain, LaneKey, Ledger};
+use crate::budget::Spent;
+use crate::members::Holder;
+use crate::record::{Reader, Record, Sections, Writer};
+use crate::units::{Blocks, Tokens};
+use crate::view::Admitted;
+
+const SECTION_COLUMNS: u8 = 1;
+const SECTION_ADMITTED: u8 = 2;
+const SECTION_SPENT: u8 = 4;
+const SECTION_TALLIES: u8 = 5;
+const SECTION_MARKS: u8 = 6;
+const SECTION_FLOWS: u8 = 8;
+const SECTION_BLOCKED: u8 = 9;
+const SECTION_WAITING: u8 = 10;
+const SECTION_HEADS: u8 = 11;
+const SECTION_FOR_A_CLASS: u8 = 12;
+const SECTION_BANDS: u8 = 13;
+const SECTION_REFUSED_UNDER: u8 = 14;
+const SECTION_EVICTABLE: u8 = 15;
+const SECTION_ASKED: u8 = 16;
+const SECTION_DRAIN: u8 = 17;
+
+impl Record for Ledger {
+    fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.section(SECTION_COLUMNS, |out| {
+            for column in &self.columns {
+                out.u16(column.holder.slot);
+                out.u64(column.holder.epoch);
+                out.u32(column.lane.0);
+                out.u64(column.held.requests);
+                out.u64(column.held.tokens.0);
+                out.u64(column.held.blocks.0);
+            }
+        });
+        if self.admitted != Admitted::default() {
+            writer.section(SECTION_ADMITTED, |out| {
+                out.u64(self.admitted.requests);
+                out.u64(self.admitted.blocks);
+            });
+        }
+        if self.drain != Drain::default() {
+            writer.section(SECTION_DRAIN, |out| out.u64(self.drain.mean_us));
+        }
+        if (self.requests_spent, self.tokens_spent) != Default::default() {
+            writer.section(SECTION_SPENT, |out| {
+                out.u64(self.requests_spent.0);
+                out.u64(self.tokens_spent.0);
+            });
+        }
+        writer.section(SECTION_TALLIES, |out| self.tallies.write(out));
+        writer.section(SECTION_MARKS, |out| self.marks.write(out));
+        writer.section(SECTION_FLOWS, |out| self.flows.write(out));
+        writer.section(SECTION_BLOCKED, |out| self.blocked.write(out));
+        writer.section(SECTION_WAITING, |out| self.line.write_waiting(out));
+        writer.section(SECTION_HEADS, |out| self.line.write_heads(out));
+        writer.section(SECTION_FOR_A_CLASS, |out| self.line.write_for_a_class(out));
+        writer.section(SECTION_BANDS, |out| self.bands.write(out));
+        if let Some((epoch, generation)) = self.refused_under {
+            writer.section(SECTION_REFUSED_UNDER, |out| {
+                out.u64(epoch);
+                out.u64(generation);
+            });
+        }
+        writer.section(SECTION_EVICTABLE, |out| self.victims.write_evictable(out));
+        writer.section(SECTION_ASKED, |out| self.victims.write_asked(out));
+        writer.finish(&self.unknown)
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut record = Self::default();
+        record.unknown = Sections::read(bytes, |tag, mut reader| {
+            match tag {
+                SECTION_COLUMNS => {
+                    while !reader.is_empty() {
+                        record.columns.push(column(&mut reader)?);
+                    }
+                }
+                SECTION_ADMITTED => record.admitted = Admitted { requests: reader.u64()?, blocks: reader.u64()? },
+                SECTION_DRAIN => record.drain = Drain { mean_us: reader.u64()? },
+                SECTION_SPENT => {
+                    (record.requests_spent, record.tokens_spent) = (Spent(reader.u64()?), Spent(reader.u64()?));
+                }
+                SECTION_TALLIES => record.tallies = Tallies::read(&mut reader)?,
+                SECTION_MARKS => record.marks = Marks::read(&mut reader)?,
+                SECTION_FLOWS => record.flows = Flows::read(&mut reader)?,
+                SECTION_BLOCKED => record.blocked = BlockedHeads::read(&mut reader)?,
+                SECTION_WAITING => record.line.read_waiting(&mut reader)?,
+                SECTION_HEADS => record.line.read_heads(&mut reader)?,
+                SECTION_FOR_A_CLASS => record.line.read_for_a_class(&mut reader)?,
+                SECTION_BANDS => record.bands = Bands::read(&mut reader)?,
+                SECTION_REFUSED_UNDER => record.refused_under = Some((reader.u64()?, reader.u64()?)),
+                SECTION_EVICTABLE => record.victims.read_evictable(&mut reader)?,
+                SECTION_ASKED => record.victims.read_asked(&mut reader)?,
+                _ => return Some(false),
+            }
+            Some(true)
+        })?;
+        Some(record)
+    }
+}
+
+fn column(reader: &mut Reader<'_>) -> Option<Column> {
+    Some(Column {
+        holder: Holder { slot: reader.u16()?, epoch: reader.u64()? },
+        lane: LaneKey(reader.u32()?),
+        held: Amount { requests: reader.u64()?, tokens: Tokens(reader.u64()?), blocks: Blocks(reader.u64()?) },
+    })
+}

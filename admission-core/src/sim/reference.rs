@@ -1,0 +1,313 @@
+//! The reference: two lists, who runs and who waits, and what must be true of them after every step.
+//!
+//! It knows nothing of tickets, wake-ups or fair tags. What "could start" means it works out by itself from the numbers in the
+//! configuration; how much is held where that matters to a decision it reads from the shared records, whose truth is an
+//! invariant of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::ledger::Amount;
+use crate::units::Time;
+use crate::vm::{POLL, TICK};
+
+use super::clients::RequestId;
+
+pub(super) mod books;
+mod order;
+mod rules;
+
+use books::Sight;
+use rules::Rules;
+
+/// Milliseconds between two polls of a VM in which somebody waits.
+const POLL_MS: u64 = POLL.0;
+
+/// Milliseconds within which what a dead VM held is void: ten ticks of another, each at most 100 ms and a bit after the one
+/// before, and two in which the fencing may lose to other writers.
+const VOID_WITHIN_MS: u64 = 1_300;
+
+/// What is known of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) vm: usize,
+    pub(super) tenant: &'static str,
+    /// Position of its lane, the highest being 0.
+    pub(super) lane: usize,
+    pub(super) amount: Amount,
+    pub(super) arrived: Time,
+    /// The client's own deadline for the first token.
+    pub(super) deadline: Option<Time>,
+}
+
+/// What a step did, in order.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Joins(RequestId, Facts),
+    Starts(RequestId, Facts),
+    /// Out of the queue without having started.
+    Quits(RequestId),
+    Ends(RequestId),
+}
+
+/// How a VM is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    Able,
+    Stalled,
+    Dead,
+}
+
+/// The model.
+pub(super) struct Reference {
+    rules: Rules,
+    running: BTreeMap<RequestId, Facts>,
+    waiting: BTreeMap<RequestId, Facts>,
+    health: Vec<Health>,
+    /// Held by a VM when others took it for dead: by so much a cap may be exceeded.
+    excused: BTreeSet<RequestId>,
+    /// Blocks ever admitted; and each running request with what that was once it had started.
+    admitted_blocks: u64,
+    admitted_at: BTreeMap<RequestId, u64>,
+    /// When some waiter of a tenant was last held up by the tenant's caps.
+    held_up_at: BTreeMap<&'static str, Time>,
+    /// Until when records may lag behind what happened, because something went wrong.
+    troubled_until: Time,
+    /// Until when a VM may be late, because its writes were made to fail.
+    hindered_until: Time,
+    /// Since when somebody could start and nobody has.
+    idle_since: Option<Time>,
+    /// When a VM last fell silent or came back.
+    able_since: Time,
+    /// When the holdings and the places in line of the VM that died last are void.
+    void_by: Time,
+    /// Whose holdings count, and until when VMs may still think otherwise.
+    epochs: Vec<u64>,
+    disagree_until: Time,
+    /// As of the step before.
+    asked_to_evict: u64,
+    /// Starts that have passed an older request of their own tenant and lane in another VM.
+    pub(super) overtakings: u64,
+}
+
+impl Reference {
+    pub(super) fn new(policy: &Value, vms: usize) -> Self {
+        Self {
+            rules: Rules::of(policy),
+            running: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            health: vec![Health::Able; vms],
+            excused: BTreeSet::new(),
+            admitted_blocks: 0,
+            admitted_at: BTreeMap::new(),
+            held_up_at: BTreeMap::new(),
+            troubled_until: Time(0),
+            hindered_until: Time(0),
+            idle_since: None,
+            able_since: Time(0),
+            void_by: Time(0),
+            epochs: Vec::new(),
+            disagree_until: Time(0),
+            asked_to_evict: 0,
+            overtakings: 0,
+        }
+    }
+
+    pub(super) fn lane(&self, name: &str) -> Option<usize> {
+        self.rules.lanes.iter().position(|lane| lane.name == name)
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// A VM falls silent, comes back, or is gone with all its requests.
+    pub(super) fn health(&mut self, vm: usize, health: Health, now: Time) {
+        if health == Health::Dead {
+            self.void_by = Time(now.0 + VOID_WITHIN_MS);
+            self.running.retain(|_, facts| facts.vm != vm);
+            self.waiting.retain(|_, facts| facts.vm != vm);
+        }
+        self.health[vm] = health;
+        self.able_since = now;
+        self.troubled_until = Time(now.0 + VOID_WITHIN_MS);
+        self.idle_since = None;
+    }
+
+    /// Writes are made to fail until somebody gives up: what they would have said is said again with the next tick.
+    pub(super) fn hinder(&mut self, now: Time) {
+        self.hindered_until = self.hindered_until.max(Time(now.0 + 2 * TICK.0 + 10));
+        self.troubled_until = self.troubled_until.max(self.hindered_until);
+        self.disagree_until = self.disagree_until.max(self.hindered_until);
+    }
+
+    /// Others take a VM for dead that lives: what it holds counts again only once it has found out.
+    pub(super) fn fenced(&mut self, vm: usize, now: Time) {
+        self.excused.extend(self.running.iter().filter(|(_, facts)| facts.vm == vm).map(|(id, _)| *id));
+        self.troubled_until = self.troubled_until.max(Time(now.0 + VOID_WITHIN_MS));
+    }
+
+    /// Takes a step and checks what must be true after it. `alone` says that no other VM did anything in the middle of it.
+    ///
+    /// # Errors
+    /// What is not true, in words.
+    pub(super) fn step(&mut self, now: Time, changes: &[Change], sight: &Sight, alone: bool) -> Result<(), String> {
+        let before = self.entitled_to_evict();
+        for change in changes {
+            self.take(change)?;
+        }
+        let joined = changes.iter().filter(|change| matches!(change, Change::Joins(..))).count() as u64;
+        self.evictions_have_a_cause(before + joined, sight, now)?;
+        let epochs: Vec<u64> = sight.members.iter().map(|member| member.holder.epoch).collect();
+        if epochs != self.epochs {
+            (self.epochs, self.disagree_until) = (epochs, self.disagree_until.max(Time(now.0 + 2 * TICK.0 + 10)));
+        }
+        let starts = || {
+            changes.iter().filter_map(|change| match change {
+                Change::Starts(id, facts) => Some((*id, facts)),
+                _ => None,
+            })
+        };
+        self.overtakings += starts().filter(|(_, facts)| self.overtakes(facts)).count() as u64;
+        for (id, facts) in starts() {
+            self.caps_hold(facts, sight, now).map_err(|error| format!("I1: {error}, after {} started", id.0))?;
+        }
+        if alone {
+            let starts: Vec<_> = starts().collect();
+            self.order_holds(&starts, sight, now)?;
+        }
+        if starts().next().is_some() {
+            self.idle_since = None;
+        }
+        self.note_held_up(sight, alone, now);
+        self.books_are_true(sight, now)?;
+        self.everybody_ends(now)?;
+        self.nothing_lies_idle(sight, now)
+    }
+
+    /// # Errors
+    /// I2: something is still held after the last request has ended.
+    pub(super) fn all_is_over(&self, sight: &Sight) -> Result<(), String> {
+        if !self.running.is_empty() || !self.waiting.is_empty() {
+            return Err(format!("I6: {} run and {} wait for ever", self.running.len(), self.waiting.len()));
+        }
+        let tenants = sight.tenants.iter().map(|(name, held)| (*name, *held));
+        match tenants.chain([("the pool", sight.pool)]).find(|(_, held)| !held.is_zero()) {
+            Some((name, held)) => Err(format!("I2: all is over and {name} holds {held:?}")),
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, change: &Change) -> Result<(), String> {
+        match change {
+            Change::Joins(id, facts) => {
+                self.waiting.insert(*id, facts.clone());
+            }
+            Change::Starts(id, facts) => {
+                self.waiting.remove(id);
+                if self.running.insert(*id, facts.clone()).is_some() {
+                    return Err(format!("I2: request {} has started twice", id.0));
+                }
+                self.admitted_blocks += facts.amount.blocks.0;
+                self.admitted_at.insert(*id, self.admitted_blocks);
+            }
+            Change::Quits(id) => {
+                self.waiting.remove(id);
+            }
+            Change::Ends(id) => {
+                self.running.remove(id);
+                self.admitted_at.remove(id);
+                self.excused.remove(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waiters for whom somebody may be evicted.
+    fn entitled_to_evict(&self) -> u64 {
+        let lowest = self.rules.lanes.iter().rposition(|lane| lane.preemptible);
+        self.waiting.values().filter(|facts| lowest.is_some_and(|lowest| facts.lane < lowest)).count() as u64
+    }
+
+    /// Nobody is asked to evict more than there are waiters of higher lanes at that time.
+    fn evictions_have_a_cause(&mut self, waiters: u64, sight: &Sight, now: Time) -> Result<(), String> {
+        let before = std::mem::replace(&mut self.asked_to_evict, sight.asked_to_evict);
+        if sight.asked_to_evict <= before.max(waiters) || now <= self.troubled_until.max(self.disagree_until) {
+            return Ok(());
+        }
+        Err(format!("I5: {} are to be evicted for {waiters} that wait in higher lanes", sight.asked_to_evict))
+    }
+
+    /// I1: no cap is exceeded by what live VMs hold, beyond what a fenced one charges again.
+    fn caps_hold(&self, started: &Facts, sight: &Sight, now: Time) -> Result<(), String> {
+        let counted = || self.running.iter().filter(|(id, _)| !self.excused.contains(id)).map(|(_, facts)| facts);
+        let of_tenant = || counted().filter(|facts| facts.tenant == started.tenant);
+        let tenant = self.rules.tenant(started.tenant);
+        let tokens = of_tenant().map(|facts| facts.amount.tokens.0).sum();
+        within(started.tenant, "requests", of_tenant().count() as u64, tenant.requests)?;
+        within(started.tenant, "tokens", tokens, tenant.tokens)?;
+        let requests = counted().count() as u64;
+        within("the pool", "requests", requests, self.rules.max_in_flight)?;
+        let Some(view) = sight.view.as_ref().filter(|view| now.since(view.received).0 <= self.rules.hold_ms) else {
+            return Ok(());
+        };
+        let per_worker = self.rules.per_worker.map(|cap| cap * u64::from(view.live_workers));
+        within("the pool", "requests on its workers", requests, per_worker)?;
+        let (Some(headroom), Some(kv)) = (self.rules.headroom, view.kv) else { return Ok(()) };
+        let unseen = self.running.iter().filter(|(id, _)| {
+            let at = self.admitted_at.get(id).copied().unwrap_or(0);
+            at > view.admitted.blocks && !self.excused.contains(id)
+        });
+        let unseen: u64 = unseen.map(|(_, facts)| facts.amount.blocks.0).sum();
+        let most = kv.total.0 - (kv.total.0 as f64 * headroom).ceil() as u64;
+        let used = kv.total.0 - kv.free.0;
+        // What the workers use is not ours to bound; only what is admitted on top of it.
+        within("what was admitted since the scrape", "blocks", unseen, Some(most.saturating_sub(used)))
+    }
+
+    /// I2 and I3: what the records say is what runs, whenever nothing has gone wrong for a while.
+    fn books_are_true(&self, sight: &Sight, now: Time) -> Result<(), String> {
+        if now <= self.troubled_until || self.health.contains(&Health::Stalled) {
+            return Ok(());
+        }
+        let sum = |facts: &dyn Fn(&Facts) -> bool| {
+            let counted = self.running.values().filter(|one| facts(one));
+            counted.fold(Amount::default(), |sum, facts| sum.plus(facts.amount))
+        };
+        for (name, held) in &sight.tenants {
+            let real = sum(&|facts| facts.tenant == *name);
+            if real != *held {
+                return Err(format!("I2: {name} holds {held:?} by the books and {real:?} in truth"));
+            }
+        }
+        let real = sum(&|_| true);
+        if real != sight.pool {
+            return Err(format!("I2: the pool holds {:?} by the books and {real:?} in truth", sight.pool));
+        }
+        Ok(())
+    }
+
+    /// I6: nobody waits beyond its time and one poll. Who waits in a VM that has just come back is told at its next poll.
+    fn everybody_ends(&self, now: Time) -> Result<(), String> {
+        for (id, facts) in &self.waiting {
+            // While there is no worker the pool's patience counts, and the lane's begins again with the first one.
+            let longest =
+                self.rules.lane(facts.lane).max_wait_ms.map(|wait| wait + self.rules.holds_when_empty_ms.unwrap_or(0));
+            let longest = longest.map(|wait| Time(facts.arrived.0 + wait));
+            let Some(end) = longest.into_iter().chain(facts.deadline).min() else { continue };
+            let told = end.max(self.able_since).max(self.hindered_until);
+            if self.health[facts.vm] == Health::Able && now.0 > told.0 + POLL_MS + 1 {
+                return Err(format!("I6: {} was to wait until {} and still does", id.0, end.0));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn within(who: &str, what: &str, held: u64, cap: Option<u64>) -> Result<(), String> {
+    match cap {
+        Some(cap) if held > cap => Err(format!("{who}: {held} {what}, {cap} allowed")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,241 @@
+//! Who goes before whom, and whether somebody could start.
+
+use std::collections::BTreeSet;
+
+use super::books::Sight;
+use super::{Facts, Health, POLL_MS, Reference};
+use crate::sim::clients::RequestId;
+use crate::units::Time;
+use crate::view::ViewSummary;
+
+/// Lower goes first: lanes below their reserve, then by the lane it counts as.
+type Rank = (bool, usize);
+
+impl Reference {
+    /// I5: nobody starts while somebody of a higher rank waits who is held up by nothing of its own. Such a one would
+    /// have started, or is too large for what the pool has left, and then it holds back those behind it.
+    ///
+    /// Excused are those whose VM does not run: they wait in vain until it is declared dead. And nothing is asked for two
+    /// ticks after the membership has changed: until then VMs may disagree on who counts, and so on what is reserved.
+    pub(super) fn order_holds(&self, starts: &[(RequestId, &Facts)], sight: &Sight, now: Time) -> Result<(), String> {
+        if now <= self.disagree_until {
+            return Ok(());
+        }
+        let mut before = sight.clone();
+        for (place, (id, started)) in starts.iter().enumerate().rev() {
+            before.take_back(started);
+            let rank = self.rank(started, &before, now);
+            let later = starts[place + 1..].iter().map(|(id, facts)| (*id, *facts));
+            let waiting = self.waiting.iter().map(|(id, facts)| (*id, facts));
+            let passed = waiting.chain(later).find(|(other, facts)| {
+                self.health[facts.vm] == Health::Able
+                    && self.is_back_in_line(facts.tenant, now)
+                    && self.goes_before((*other, facts), (*id, started), rank, &before, now)
+                    && !self.held_up_by_itself(facts, &before, now)
+            });
+            if let Some((other, facts)) = passed {
+                return Err(format!(
+                    "I5: {} of {} in lane {} starts before {} of {} in lane {}, which has waited {} ms in VM {}; held before: {before:?}",
+                    id.0,
+                    started.tenant,
+                    started.lane,
+                    other.0,
+                    facts.tenant,
+                    facts.lane,
+                    now.since(facts.arrived).0,
+                    facts.vm
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Of a tenant's waiters that are held up by its caps each VM names one, and all behind it step aside with it. They step
+    /// back when they are woken or with a poll, in one VM after the other, since those of one tenant keep their order; where
+    /// one of these VMs does not run, once it does or has been declared dead.
+    fn is_back_in_line(&self, tenant: &str, now: Time) -> bool {
+        let all_run = now > self.void_by && self.health.iter().all(|health| *health == Health::Able);
+        let since = |at: &Time| now.since((*at).max(self.able_since)).0;
+        self.held_up_at.get(tenant).is_none_or(|at| all_run && since(at) > self.health.len() as u64 * POLL_MS + 1)
+    }
+
+    /// Notes whose waiters are held up by their own caps now. Where VMs meet, any may have been: a tenant is charged before
+    /// its pool is, and given back what the pool then refuses; who looks in between finds it at its cap.
+    pub(super) fn note_held_up(&mut self, sight: &Sight, alone: bool, now: Time) {
+        if !alone {
+            let all = self.waiting.values().filter(|facts| self.rules.tenant(facts.tenant).is_capped());
+            let tenants: Vec<&'static str> = all.map(|facts| facts.tenant).collect();
+            self.held_up_at.extend(tenants.into_iter().map(|tenant| (tenant, now)));
+        }
+        let tenants: BTreeSet<&'static str> = self.waiting.values().map(|facts| facts.tenant).collect();
+        let held_up = tenants.into_iter().filter(|tenant| self.is_held_up(tenant, self.most_tokens(tenant), sight));
+        let held_up: Vec<&'static str> = held_up.collect();
+        self.held_up_at.extend(held_up.into_iter().map(|tenant| (tenant, now)));
+    }
+
+    fn goes_before(
+        &self,
+        (_, waiter): (RequestId, &Facts),
+        (_, started): (RequestId, &Facts),
+        rank: Rank,
+        sight: &Sight,
+        now: Time,
+    ) -> bool {
+        let (own, before) = (self.rank(waiter, sight, now), self.rank(waiter, sight, a_poll_before(now)));
+        // Who climbs is put into its new place with the next poll.
+        let own = (own.0, own.1.max(before.1));
+        own < rank || own == rank && waiter.vm == started.vm && self.came_first(waiter, started)
+    }
+
+    /// Of two of one tenant and lane, where that is the order of its queue.
+    fn came_first(&self, waiter: &Facts, started: &Facts) -> bool {
+        let alike = (waiter.tenant, waiter.lane) == (started.tenant, started.lane);
+        alike && self.rules.lane(waiter.lane).first_come && waiter.arrived < started.arrived
+    }
+
+    /// Whether a start passes an older request of its own tenant and lane in another VM. Each VM names only the first
+    /// of its waiters, by what it last saw of their tenants, so over VMs the order within a tenant is only nearly that of
+    /// arrival.
+    pub(super) fn overtakes(&self, started: &Facts) -> bool {
+        let able = self.waiting.values().filter(|facts| self.health[facts.vm] == Health::Able);
+        able.filter(|facts| facts.vm != started.vm).any(|facts| self.came_first(facts, started))
+    }
+
+    fn rank(&self, facts: &Facts, sight: &Sight, now: Time) -> Rank {
+        let lane = self.rules.lane(facts.lane);
+        let held = sight.lanes.get(facts.lane).copied().unwrap_or(0);
+        let waited = now.since(facts.arrived).0;
+        let counts_as = match lane.aging {
+            Some((after, to)) => facts.lane.saturating_sub((waited / after) as usize).max(to),
+            None => facts.lane,
+        };
+        let reserved = lane.reserve.zip(self.capacity(sight, now));
+        let reserved = reserved.map_or(0, |(share, capacity)| (capacity as f64 * share).ceil() as u64);
+        (held >= reserved, counts_as)
+    }
+
+    fn fresh<'a>(&self, sight: &'a Sight, now: Time) -> Option<&'a ViewSummary> {
+        sight.view.as_ref().filter(|view| now.since(view.received).0 <= self.rules.hold_ms)
+    }
+
+    /// Most requests in flight now: the pool's own cap, and that of its live workers; those last known count only where
+    /// there is no other cap.
+    fn capacity(&self, sight: &Sight, now: Time) -> Option<u64> {
+        let old = sight.view.as_ref().filter(|_| self.rules.max_in_flight.is_none());
+        let workers = self.fresh(sight, now).or(old).map(|view| u64::from(view.live_workers));
+        let of_workers = self.rules.per_worker.zip(workers).map(|(cap, workers)| cap * workers);
+        self.rules.max_in_flight.into_iter().chain(of_workers).min()
+    }
+
+    /// Its tenant's caps, or its lane's ceiling or dispatch budget: what holds back nobody else.
+    fn held_up_by_itself(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
+        let tokens = self.most_tokens(facts.tenant).max(facts.amount.tokens.0);
+        self.is_held_up(facts.tenant, tokens, sight) || self.held_up_by_its_lane(facts, sight, now)
+    }
+
+    fn held_up_by_its_lane(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
+        let lane = self.rules.lane(facts.lane);
+        let saturation = self.fresh(sight, now).and_then(|view| view.saturation);
+        lane.ceiling.zip(saturation).is_some_and(|(ceiling, saturation)| saturation >= ceiling)
+            || self.dispatch_budget_is_spent(facts, sight, now)
+    }
+
+    /// Whether a tenant's caps keep a waiter of it from starting. One that is too large for what is left holds back those of
+    /// its own tenant.
+    fn is_held_up(&self, tenant: &str, tokens: u64, sight: &Sight) -> bool {
+        let (rules, held) = (self.rules.tenant(tenant), sight.tenants.get(tenant).copied().unwrap_or_default());
+        rules.requests.is_some_and(|cap| held.requests >= cap)
+            || rules.tokens.is_some_and(|cap| held.tokens.0 + tokens > cap)
+    }
+
+    /// Of the largest waiter of a tenant.
+    fn most_tokens(&self, tenant: &str) -> u64 {
+        if self.rules.tenant(tenant).tokens.is_none() {
+            return 0;
+        }
+        let own = self.waiting.values().filter(|facts| facts.tenant == tenant);
+        own.map(|facts| facts.amount.tokens.0).max().unwrap_or(0)
+    }
+
+    /// A lane with a dispatch budget holds at most the pool's size × (1 − saturation − baseline), and one in any case while
+    /// that is more than nothing. What is not known is full.
+    fn dispatch_budget_is_spent(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
+        let Some(baseline) = self.rules.lane(facts.lane).dispatch_baseline else { return false };
+        let saturation = self.fresh(sight, now).and_then(|view| view.saturation).unwrap_or(1.0);
+        let spare = 1_000_000_u64.saturating_sub((saturation * 1e6).round() as u64);
+        let held = sight.lanes.get(facts.lane).copied().unwrap_or(0);
+        let most = self.capacity(sight, now).unwrap_or(0) * spare.saturating_sub(baseline) / 1_000_000;
+        spare <= baseline || (held > 0 && held >= most)
+    }
+
+    /// I7: nothing lies idle for longer than one poll while somebody who may have it waits. Which of those of the highest
+    /// rank is the head, the fair tags decide; so it lies idle only if each of them could start.
+    ///
+    /// Excused is the time in which a VM does not run: its waiters hold their places until it is declared dead.
+    pub(super) fn nothing_lies_idle(&mut self, sight: &Sight, now: Time) -> Result<(), String> {
+        let able = self.health.iter().all(|health| *health == Health::Able);
+        if !able || now <= self.troubled_until || !self.heads_could_start(sight, now) {
+            self.idle_since = None;
+            return Ok(());
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        if now.since(since.max(self.hindered_until)).0 > 2 * POLL_MS + 1 {
+            let held = (sight.pool, &sight.lanes);
+            return Err(format!(
+                "I7: {} wait since {} and the head could start: {held:?}",
+                self.waiting.len(),
+                since.0
+            ));
+        }
+        Ok(())
+    }
+
+    /// Some waiter is in line for sure, and it and all of whom that may be said that come before it or stand beside it fit.
+    fn heads_could_start(&self, sight: &Sight, now: Time) -> bool {
+        let in_line = |facts: &Facts| !self.held_up_by_its_lane(facts, sight, now);
+        let perhaps = self
+            .waiting
+            .values()
+            .filter(|facts| in_line(facts) && !self.is_held_up(facts.tenant, facts.amount.tokens.0, sight));
+        let perhaps: Vec<_> = perhaps.map(|facts| (self.rank(facts, sight, now), facts)).collect();
+        let surely = perhaps.iter().filter(|(_, facts)| {
+            self.is_back_in_line(facts.tenant, now)
+                && !self.is_held_up(facts.tenant, self.most_tokens(facts.tenant), sight)
+        });
+        let Some(first) = surely.map(|(rank, _)| *rank).min() else { return false };
+        perhaps.iter().filter(|(rank, _)| *rank <= first).all(|(_, facts)| self.fits_pool(facts, sight, now))
+    }
+
+    fn fits_pool(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
+        if self.capacity(sight, now).is_none_or(|cap| sight.pool.requests >= cap) {
+            return false;
+        }
+        let Some(view) = self.fresh(sight, now) else { return true };
+        // Which worker has room, where each has a cap of its own, is for the decision's own tests.
+        let busy_ones_matter = self.rules.steers && self.rules.per_worker.is_some();
+        if view.free_workers == 0 || busy_ones_matter && view.free_workers < view.live_workers {
+            return false;
+        }
+        let (Some(headroom), Some(kv)) = (self.rules.headroom, view.kv) else { return true };
+        let kept_back = (kv.total.0 as f64 * headroom).ceil() as u64;
+        let since_scrape = self.admitted_blocks.saturating_sub(view.admitted.blocks).min(sight.pool.blocks.0);
+        facts.amount.blocks.0 + since_scrape + kept_back <= kv.free.0
+    }
+}
+
+const fn a_poll_before(now: Time) -> Time {
+    Time(now.0 - POLL_MS - 1)
+}
+
+impl Sight {
+    /// As it was before somebody started.
+    fn take_back(&mut self, started: &Facts) {
+        self.pool = self.pool.minus(started.amount);
+        if let Some(lane) = self.lanes.get_mut(started.lane) {
+            *lane = lane.saturating_sub(1);
+        }
+        if let Some(held) = self.tenants.get_mut(started.tenant) {
+            *held = held.minus(started.amount);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The rules as a reader of the configuration understands them: plain numbers, read from its text by themselves.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// A policy of one pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    pub(super) max_in_flight: Option<u64>,
+    pub(super) per_worker: Option<u64>,
+    /// Share of KV blocks never given out; `None` when nobody looks at blocks.
+    pub(super) headroom: Option<f64>,
+    pub(super) hold_ms: u64,
+    pub(super) holds_when_empty_ms: Option<u64>,
+    /// Each request is sent to a worker of the core's choice.
+    pub(super) steers: bool,
+    /// Highest first.
+    pub(super) lanes: Vec<LaneRules>,
+    pub(super) tenants: BTreeMap<String, TenantRules>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct LaneRules {
+    pub(super) name: String,
+    /// Share of the pool that is its own before others get theirs.
+    pub(super) reserve: Option<f64>,
+    pub(super) ceiling: Option<f64>,
+    /// It climbs a lane each time that it has waited so many milliseconds, up to that one.
+    pub(super) aging: Option<(u64, usize)>,
+    /// Share of the pool that its dispatch budget leaves alone, in millionths.
+    pub(super) dispatch_baseline: Option<u64>,
+    pub(super) max_wait_ms: Option<u64>,
+    pub(super) first_come: bool,
+    /// Its requests give way to higher lanes until their answers begin.
+    pub(super) preemptible: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct TenantRules {
+    pub(super) requests: Option<u64>,
+    pub(super) tokens: Option<u64>,
+}
+
+impl Rules {
+    pub(super) fn of(policy: &Value) -> Self {
+        let pool = &policy["pools"][0];
+        let empty = Vec::new();
+        let configured = policy["lanes"].as_array().unwrap_or(&empty);
+        let position = |name: &Value| configured.iter().position(|lane| lane["name"] == *name);
+        let size = pool["max_in_flight"].as_u64();
+        let lane = |lane: &Value| LaneRules {
+            name: lane["name"].as_str().unwrap_or_default().to_owned(),
+            reserve: lane["reserve"].as_f64(),
+            ceiling: lane["ceiling"].as_f64().or((lane["priority"].as_i64().unwrap_or(0) < 0).then_some(1.0)),
+            aging: millis(&lane["aging"]["after"]).map(|after| (after, position(&lane["aging"]["to"]).unwrap_or(0))),
+            dispatch_baseline: lane["dispatch_budget"]["baseline"].as_f64().map(|share| (share * 1e6).round() as u64),
+            max_wait_ms: millis(&lane["queue"]["max_wait"]),
+            preemptible: lane["preemptible"].as_bool().unwrap_or(false),
+            first_come: lane["queue"]["order"].as_str().is_none_or(|order| order == "fcfs"),
+        };
+        let tenants = policy["tenants"].as_object().into_iter().flatten();
+        let tenants = tenants.map(|(name, tenant)| {
+            let requests = tenant["max_in_flight"].as_u64();
+            (name.clone(), TenantRules { requests, tokens: tenant["max_tokens_in_flight"].as_u64() })
+        });
+        Self {
+            max_in_flight: size,
+            per_worker: pool["max_in_flight_per_worker"].as_u64(),
+            headroom: pool["kv"].is_object().then(|| pool["kv"]["headroom"].as_f64().unwrap_or(0.1)),
+            hold_ms: millis(&pool["stale"]["hold"]).unwrap_or(5_000),
+            holds_when_empty_ms: millis(&pool["hold_when_empty"]),
+            steers: pool["pick_endpoint"].as_bool().unwrap_or(false),
+            lanes: configured.iter().map(lane).collect(),
+            tenants: tenants.collect(),
+        }
+    }
+
+    pub(super) fn lane(&self, index: usize) -> &LaneRules {
+        &self.lanes[index]
+    }
+
+    pub(super) fn tenant(&self, name: &str) -> TenantRules {
+        self.tenants.get(name).cloned().unwrap_or_default()
+    }
+}
+
+impl TenantRules {
+    pub(super) fn is_capped(&self) -> bool {
+        self.requests.is_some() || self.tokens.is_some()
+    }
+}
+
+fn millis(value: &Value) -> Option<u64> {
+    let duration = humantime::parse_duration(value.as_str()?).ok()?;
+    u64::try_from(duration.as_millis()).ok()
+}

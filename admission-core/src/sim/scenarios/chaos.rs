@@ -1,0 +1,127 @@
+//! A scenario that a seed makes up: some policy, some load, and everything going wrong at once.
+
+use serde_json::{Value, json};
+
+use super::SECOND;
+use crate::sim::{Eyes, Load, Luck, Make, Returns, Scenario, Stream};
+
+const TENANTS: [&str; 3] = ["acme", "zeta", "noisy"];
+const LANES: [&str; 3] = ["interactive", "standard", "batch"];
+
+/// Twelve seconds of it.
+#[must_use]
+pub fn chaos(seed: u64) -> Scenario {
+    let rng = &mut fastrand::Rng::with_seed(seed ^ 0x5eed);
+    let lanes = rng.usize(1..=LANES.len());
+    Scenario {
+        name: super::CHAOS.to_owned(),
+        about: "a policy, a load and troubles that the seed makes up".to_owned(),
+        policy: policy(lanes, rng),
+        vms: rng.usize(1..=4),
+        workers: (0..rng.usize(1..=3)).map(|_| worker(rng)).collect(),
+        eyes: Eyes { every: rng.u64(50..500), late: (0, rng.u64(1..400)), ..Eyes::default() },
+        streams: (0..rng.usize(1..=5)).map(|_| stream(lanes, rng)).collect(),
+        lasts: 12 * SECOND,
+        troubles: Vec::new(),
+        luck: luck(rng),
+    }
+}
+
+fn policy(lanes: usize, rng: &mut fastrand::Rng) -> Value {
+    let lanes: Vec<Value> = (0..lanes).map(|place| lane(place, lanes, rng)).collect();
+    let mut tenants = json!({});
+    for name in TENANTS {
+        let tenant = &mut tenants[name];
+        tenant["weight"] = json!(rng.u32(1..6));
+        if rng.bool() {
+            tenant["max_in_flight"] = json!(rng.u32(1..20));
+        }
+        if rng.u8(..3) == 0 {
+            tenant["max_tokens_in_flight"] = json!(rng.u32(1_000..20_000));
+        }
+    }
+    let mut pool =
+        json!({"name": "p", "max_in_flight": rng.u32(2..40), "stale": {"hold": format!("{}ms", rng.u32(400..5_000))}});
+    if rng.bool() {
+        pool["kv"] = json!({"headroom": 0.1});
+    }
+    if rng.bool() {
+        pool["max_in_flight_per_worker"] = json!(rng.u32(1..20));
+        pool["pick_endpoint"] = json!(rng.bool());
+    }
+    if rng.u8(..3) == 0 {
+        pool["hold_when_empty"] = json!("3s");
+    }
+    json!({"lanes": lanes, "tenants": tenants, "pools": [pool]})
+}
+
+fn lane(place: usize, count: usize, rng: &mut fastrand::Rng) -> Value {
+    let order = ["fcfs", "edf", "shortest_first"][rng.usize(..3)];
+    let max_wait = format!("{}ms", rng.u32(200..8_000));
+    let mut lane = json!({
+        "name": LANES[place], "priority": 100 - 100 * place as i64,
+        "queue": {"max_requests": rng.u32(1..80), "max_wait": max_wait, "order": order},
+    });
+    if rng.bool() {
+        lane["reserve"] = json!(rng.u32(1..34) as f64 / 100.0);
+    }
+    if place > 0 && rng.bool() {
+        lane["aging"] = json!({"after": format!("{}ms", rng.u32(300..4_000)), "to": LANES[place - 1]});
+    }
+    if place > 0 && rng.u8(..3) == 0 {
+        lane["ceiling"] = json!(rng.u32(3..15) as f64 / 10.0);
+    }
+    if place + 1 == count && place > 0 && rng.u8(..3) == 0 {
+        lane["preemptible"] = json!(true);
+    }
+    if place > 0 && rng.u8(..4) == 0 {
+        lane["dispatch_budget"] = json!({"baseline": rng.u32(5..40) as f64 / 100.0});
+    }
+    lane
+}
+
+fn worker(rng: &mut fastrand::Rng) -> Make {
+    Make { sequences: rng.usize(4..20), blocks: rng.u64(300..3_000), ..Make::default() }
+}
+
+fn stream(lanes: usize, rng: &mut fastrand::Rng) -> Stream {
+    let returns = match rng.u8(..3) {
+        0 => Returns::Never,
+        1 => Returns::AsAdvised,
+        _ => Returns::Regardless { times: rng.u32(1..6), after: rng.u64(20..500) },
+    };
+    let load = match rng.u8(..3) {
+        0 => Load::Callers(rng.u32(1..40), 10 * SECOND),
+        _ => Load::PerSecond(vec![
+            (0, rng.f64() * 20.0),
+            (rng.u64(1_000..6_000), rng.f64() * 50.0),
+            (8_000, rng.f64() * 10.0),
+        ]),
+    };
+    let longest = if rng.u8(..4) == 0 { 3_000 } else { 400 };
+    Stream {
+        name: "some",
+        tenant: TENANTS[rng.usize(..TENANTS.len())],
+        lane: LANES[rng.usize(..lanes)],
+        load,
+        prompt: (10, rng.u64(50..longest)),
+        output: (1, rng.u64(5..80)),
+        ttft: rng.bool().then(|| rng.u64(100..6_000)),
+        patience: rng.bool().then(|| rng.u64(50..5_000)),
+        returns,
+    }
+}
+
+fn luck(rng: &mut fastrand::Rng) -> Luck {
+    let some = |rng: &mut fastrand::Rng, most: f64| if rng.bool() { rng.f64() * most } else { 0.0 };
+    Luck {
+        wake_us: (20, rng.u64(100..4_000)),
+        wakes_lost: some(rng, 1.0),
+        interrupted: some(rng, 0.5),
+        conflicting: some(rng, 0.003),
+        stalls: some(rng, 15.0),
+        deaths: some(rng, 10.0),
+        silences: some(rng, 8.0),
+        losses: some(rng, 8.0),
+    }
+}

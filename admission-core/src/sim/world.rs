@@ -1,0 +1,270 @@
+//! The run of a scenario: everything that happens, one thing after the other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use crate::control::take_view;
+use crate::policy::{Control, Plugin, Policy};
+use crate::queue::Ticket;
+use crate::store::memory::MemoryStore;
+use crate::vm::{LeaseId, POLL, TICK, Wake};
+
+use super::clients::RequestId;
+use super::clock::{Agenda, Instant};
+use super::figures::{Figures, StreamFigures};
+use super::proxy::{self, Call, Shared};
+use super::reference::books::Books;
+use super::reference::{Health, Reference};
+use super::sidecar::Sidecar;
+use super::workers::Worker;
+use super::{Broken, Scenario, Trouble};
+
+mod acts;
+mod requests;
+mod troubles;
+
+use requests::Asking;
+
+/// After the last request has ended: what a VM that died last held has to be void by then.
+const AFTERMATH_MS: u64 = 2_500;
+
+/// Nobody waits or runs so much longer than the last request comes.
+const FOR_EVER_MS: u64 = 900_000;
+
+const REMEMBERED: usize = 60;
+
+enum Event {
+    /// The next request of a stream is sent.
+    Next(usize),
+    /// A request, or another attempt of it, reaches the proxy.
+    Comes(RequestId),
+    /// Its client has had enough of that attempt.
+    Tires(RequestId, u32),
+    Call {
+        vm: usize,
+        life: u32,
+        call: Call,
+    },
+    Wake(Wake),
+    Tick(usize),
+    StepEnds {
+        worker: usize,
+        life: u32,
+    },
+    Scrape,
+    View(Vec<u8>),
+    Trouble(Trouble),
+    /// A VM that stalled goes on.
+    GoesOn {
+        vm: usize,
+        life: u32,
+    },
+    /// Another VM takes the place of one that died.
+    Revives(usize),
+}
+
+/// A thread of the proxy.
+struct Seat {
+    vm: Shared,
+    /// Rises with its death.
+    life: u32,
+    health: Health,
+    deferred: VecDeque<Call>,
+    polling: bool,
+    /// Epoch of which it was told to the reference that others took it for dead.
+    fenced: Option<u64>,
+}
+
+/// Everything.
+pub(super) struct World<'a> {
+    scenario: &'a Scenario,
+    seed: u64,
+    policy: Policy,
+    control: Control,
+    store: Rc<MemoryStore>,
+    agenda: Agenda<Event>,
+    now: Instant,
+    rng: fastrand::Rng,
+    seats: Vec<Seat>,
+    workers: Vec<Worker>,
+    sidecar: Sidecar,
+    silent_until: Instant,
+    asking: BTreeMap<RequestId, Asking>,
+    tickets: BTreeMap<(usize, Ticket), RequestId>,
+    leases: BTreeMap<(usize, LeaseId), RequestId>,
+    next_request: u64,
+    reference: Reference,
+    books: Books,
+    figures: Figures,
+    last: VecDeque<String>,
+    broken: Option<String>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(scenario: &'a Scenario, seed: u64) -> Result<Self, Box<Broken>> {
+        let json = scenario.policy.to_string();
+        let policy = match Plugin::parse(json.as_bytes()) {
+            Ok(Plugin::Filter(policy)) => *policy,
+            other => {
+                let what = format!("the policy cannot be read: {other:?}");
+                let (scenario, last) = (scenario.name.clone(), Vec::new());
+                return Err(Box::new(Broken { scenario, seed, at: 0, what, last }));
+            }
+        };
+        let control = Control {
+            keys: policy.keys.clone(),
+            token_sha256: [0; 32],
+            hold: crate::units::Millis(5_000),
+            max_view: 1 << 20,
+        };
+        let pool = policy.pools().next().map(|pool| pool.name.clone()).unwrap_or_default();
+        let mut world = Self {
+            scenario,
+            seed,
+            control,
+            store: Rc::default(),
+            agenda: Agenda::new(),
+            now: Instant::default(),
+            rng: fastrand::Rng::with_seed(seed),
+            seats: (0..scenario.vms).map(|_| Seat::new(&policy)).collect(),
+            workers: scenario.workers.iter().map(|make| Worker::new(*make, true)).collect(),
+            sidecar: Sidecar::new(scenario.eyes, &pool),
+            silent_until: Instant::default(),
+            asking: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            next_request: 0,
+            reference: Reference::new(&scenario.policy, scenario.vms),
+            books: Books::of(&policy, scenario.streams.iter().map(|stream| stream.tenant)),
+            figures: Figures::default(),
+            last: VecDeque::new(),
+            broken: None,
+            policy,
+        };
+        world.figures.streams = vec![StreamFigures::default(); scenario.streams.len()];
+        world.plan_all();
+        Ok(world)
+    }
+
+    fn plan_all(&mut self) {
+        let Scenario { vms, lasts, troubles, luck, workers, .. } = self.scenario;
+        let by_chance = luck.troubles(*lasts, *vms, workers.len(), &mut self.rng);
+        for (at, trouble) in troubles.iter().chain(&by_chance) {
+            self.agenda.plan(Instant::of_ms(*at), Event::Trouble(*trouble));
+        }
+        self.agenda.plan(Instant::default(), Event::Scrape);
+        for vm in 0..*vms {
+            // Threads begin their ticks at different times.
+            self.agenda.plan(Instant(self.rng.u64(..TICK.0 * 1_000)), Event::Tick(vm));
+        }
+        self.plan_streams();
+    }
+
+    /// Lets everything happen until every request has ended, and the aftermath has passed.
+    pub(super) fn play(mut self) -> Result<Figures, Box<Broken>> {
+        let mut over: Option<Instant> = None;
+        while let Some((at, event)) = self.agenda.next() {
+            self.now = at;
+            if over.is_some_and(|over| at.ms_since(over) > AFTERMATH_MS) {
+                break;
+            }
+            self.happen(event);
+            if at.ms() > self.scenario.lasts + FOR_EVER_MS {
+                self.breaks(format!("I6: {} requests have not ended", self.asking.len()));
+            }
+            let quiet = at.ms() > self.scenario.lasts && self.asking.is_empty();
+            over = if quiet && self.all_are_able() { over.or(Some(at)) } else { None };
+            if let Some(what) = self.broken.take() {
+                return Err(self.report(what));
+            }
+        }
+        let sight = self.books.look(&*self.store);
+        if let Err(what) = self.reference.all_is_over(&sight) {
+            return Err(self.report(what));
+        }
+        self.figures.worker_preemptions = self.workers.iter().map(|worker| worker.preemptions).sum();
+        self.figures.overtakings = self.reference.overtakings;
+        self.figures.conflicts = u64::from(self.store.conflicts.get());
+        self.figures.writes = u64::from(self.store.writes.get());
+        Ok(self.figures)
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Next(stream) => self.next_of(stream),
+            Event::Comes(id) => self.comes(id),
+            Event::Tires(id, attempt) => self.tires(id, attempt),
+            Event::Call { vm, life, call } => self.call(vm, life, call),
+            Event::Wake(wake) => self.wake(&wake),
+            Event::Tick(vm) => {
+                self.agenda.plan(self.now.plus_ms(TICK.0), Event::Tick(vm));
+                if self.seats[vm].health == Health::Able {
+                    self.act(vm, Call::Tick);
+                }
+            }
+            Event::StepEnds { worker, life } => self.step_ends(worker, life),
+            Event::Scrape => self.scrape(),
+            Event::View(body) => self.view_arrives(&body),
+            Event::Trouble(trouble) => self.befall(trouble),
+            Event::GoesOn { vm, life } => self.goes_on(vm, life),
+            Event::Revives(vm) => self.revives(vm),
+        }
+    }
+
+    fn scrape(&mut self) {
+        let eyes = self.scenario.eyes;
+        self.agenda.plan(self.now.plus_ms(eyes.every), Event::Scrape);
+        if self.now >= self.silent_until {
+            let body = self.sidecar.scrape(&self.workers);
+            let late = self.rng.u64(eyes.late.0..=eyes.late.1);
+            self.agenda.plan(self.now.plus_ms(late), Event::View(body));
+        }
+    }
+
+    fn view_arrives(&mut self, body: &[u8]) {
+        // A view that another has overtaken is refused, as it should be.
+        if let Ok(taken) = take_view(&*self.store, &self.control, body, self.now.time()) {
+            self.sidecar.told(&taken.answer);
+            taken.wakes.into_iter().for_each(|wake| self.send_wake(wake));
+        }
+        self.check(&[], true);
+    }
+
+    /// Plans the next poll of a VM in which somebody waits.
+    fn keep_polling(&mut self, vm: usize) {
+        let seat = &mut self.seats[vm];
+        if !seat.polling && proxy::waiting(&seat.vm) > 0 {
+            seat.polling = true;
+            let (at, life) = (self.now.plus_ms(POLL.0), seat.life);
+            self.agenda.plan(at, Event::Call { vm, life, call: Call::Poll });
+        }
+    }
+
+    fn all_are_able(&self) -> bool {
+        self.seats.iter().all(|seat| seat.health == Health::Able)
+    }
+
+    fn note(&mut self, what: impl FnOnce() -> String) {
+        if self.last.len() == REMEMBERED {
+            self.last.pop_front();
+        }
+        self.last.push_back(format!("{:>8}.{:03} {}", self.now.ms(), self.now.0 % 1_000, what()));
+    }
+
+    fn breaks(&mut self, what: String) {
+        self.broken.get_or_insert(what);
+    }
+
+    fn report(&mut self, what: String) -> Box<Broken> {
+        let (scenario, line) = (self.scenario.name.clone(), self.books.line());
+        let last = self.last.drain(..).chain(line).collect();
+        Box::new(Broken { scenario, seed: self.seed, at: self.now.ms(), what, last })
+    }
+}
+
+impl Seat {
+    fn new(policy: &Policy) -> Self {
+        let vm = proxy::new(policy);
+        Self { vm, life: 0, health: Health::Able, deferred: VecDeque::new(), polling: false, fenced: None }
+    }
+}
