@@ -128,7 +128,7 @@ impl Instance {
 
     /// What is due ten times a second, however many roots ask for it, and more often while somebody waits. `gauged` is when the
     /// root that asks last showed its own pools.
-    pub fn tick(&self, policy: &Policy, gauged: &Cell<Time>) {
+    pub fn tick(&self, root: u32, policy: &Policy, gauged: &Cell<Time>) {
         let now = host::now();
         let result = self.vm(|vm| vm.tick(&SharedData, now));
         self.evict();
@@ -137,7 +137,7 @@ impl Instance {
             gauged.set(now);
             self.metrics.record_pools(policy, self.vm.borrow().members(), now);
         }
-        self.listen();
+        self.listen(root);
         if self.vm.borrow().waiting() > 0 {
             let progress = self.vm(|vm| vm.poll(&SharedData, now));
             self.carry_out(progress);
@@ -219,7 +219,11 @@ impl Instance {
     }
 
     /// Has the newest root told of the messages to this VM's slot.
-    fn listen(&self) {
+    fn listen(&self, root: u32) {
+        // The newest may be gone, with the listener whose configuration it was.
+        if !host::act_on(self.newest.get()) {
+            self.newest.set(root);
+        }
         let Some(slot) = self.vm.borrow().slot() else { return };
         let wanted = Some((self.newest.get(), slot));
         if self.registered.get() != wanted

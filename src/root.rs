@@ -93,7 +93,7 @@ impl RootContext for Root {
             if !std::mem::replace(told, true) {
                 instance.renew(policy, routes);
             }
-            instance.tick(policy, gauged);
+            instance.tick(self.context_id, policy, gauged);
             self.set_pace();
         }
     }

@@ -3,7 +3,7 @@
 //! Workers are slow and steps nearly flat, as on a GPU that waits for its memory: a step takes 100 ms, up to 5 % more or
 //! less, whatever the batch, so what a client measures is far above what a loaded machine adds. All lanes ask for four
 //! prompt tokens for each one of output, so a token costs the same in every lane, and rates can be compared whatever the
-//! mix. A worker runs at most 24 sequences. Its 183 usable KV blocks hold 24 of the mix that is served under overload (5
+//! mix. A worker runs at most 24 sequences. Its 199 usable KV blocks hold 24 of the mix that is served under overload (5
 //! blocks each at their end), but not 24 of the mix that is sent, most of which is batch (9 blocks each at their end).
 
 use std::time::Duration;
@@ -32,7 +32,7 @@ const WORKER_FLAGS: [&str; 18] = [
     "--max-num-seqs",
     "24",
     "--num-gpu-blocks",
-    "184",
+    "200",
     "--base-ms",
     "100",
     "--per-prefill-token-us",
