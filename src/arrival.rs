@@ -1,15 +1,16 @@
 //! A request's headers: what they say, what is taken off, what is put on.
 
+use admission_core::decide::Ask;
 use admission_core::endpoint::Endpoint;
 use admission_core::hash;
 use admission_core::identity::Source;
 use admission_core::policy::{Lane, Policy, Pool};
 use admission_core::request::{Api, plain_path};
 use admission_core::terms::Arrival;
-use admission_core::units::Tokens;
 
 use sha2::{Digest, Sha256};
 
+use crate::headers::Headers;
 use crate::host;
 
 /// Headers beginning so are ours alone.
@@ -38,36 +39,34 @@ pub const WOULD_REJECT: &str = "x-sluice-would-reject";
 /// Longest name of a tenant that is told to workers as it is, in bytes.
 const LONGEST_TENANT: usize = 128;
 
-/// Reads the current request's headers, some of them [`spoofed`]; they cannot be read again later.
-pub fn read(policy: &Policy, spoofed: &[String]) -> Arrival {
-    let named = policy.tenant_sources.iter().find_map(tenant);
-    let encoding = host::request_header("content-encoding").unwrap_or_default();
-    let path = host::request_header(":path").unwrap_or_default();
+/// What a request's headers say, some of which are [`spoofed`].
+pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
+    let named = policy.tenant_sources.iter().find_map(|source| tenant(source, headers));
+    let encoding = headers.get("content-encoding").unwrap_or_default();
+    let path = headers.get(":path").unwrap_or_default();
     let path = String::from_utf8_lossy(&path);
     let for_callers = |name: &String| name == NO_QUEUE_HEADER || policy.lane_header.as_ref() == Some(name);
     Arrival {
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
-        asked_lane: policy.lane_header.as_ref().and_then(|header| host::request_header_text(header)),
-        objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| host::request_header_text(header)).collect(),
+        asked_lane: policy.lane_header.as_ref().and_then(|header| headers.text(header)),
+        objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| headers.text(header)).collect(),
         api: Api::of_path(&path),
         path: plain_path(&path),
-        body_bytes: host::request_header_text("content-length").and_then(|length| length.parse().ok()),
+        body_bytes: headers.text("content-length").and_then(|length| length.parse().ok()),
         encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
         spoofed: !spoofed.iter().all(for_callers),
-        ttft_deadline: DEADLINE_HEADERS
-            .iter()
-            .find_map(|header| Arrival::deadline(host::request_header_text(header)?.trim_ascii())),
-        no_queue: host::request_header(NO_QUEUE_HEADER).is_some_and(|value| value.eq_ignore_ascii_case(b"true")),
+        ttft_deadline: DEADLINE_HEADERS.iter().find_map(|header| Arrival::deadline(headers.text(header)?.trim_ascii())),
+        no_queue: headers.get(NO_QUEUE_HEADER).is_some_and(|value| value.eq_ignore_ascii_case(b"true")),
     }
 }
 
-fn tenant(source: &Source) -> Option<String> {
+fn tenant(source: &Source, headers: &Headers) -> Option<String> {
     match source {
         Source::Metadata(path) => tenant_name(&host::dynamic_metadata(path)?),
         Source::Certificate(name) => tenant_name(name.of(&host::peer_uri()?)?.as_bytes()),
-        Source::Header(header) => tenant_name(&host::request_header(header)?),
+        Source::Header(header) => tenant_name(&headers.get(header)?),
         Source::ApiKey(keys) => {
-            let value = host::request_header(&keys.header)?;
+            let value = headers.get(&keys.header)?;
             // Schemes such as `Bearer` are the same in any case.
             let (prefix, key) = value.split_at_checked(keys.prefix.len())?;
             if !prefix.eq_ignore_ascii_case(keys.prefix.as_bytes()) {
@@ -93,15 +92,14 @@ fn tenant_name(value: &[u8]) -> Option<String> {
 
 /// Whether the request asks for another protocol. Only by GET: workers take a POST for what its path says, whatever
 /// else its headers ask for.
-pub fn is_upgrade() -> bool {
-    host::request_header(":method").is_some_and(|method| method == b"GET") && host::request_header("upgrade").is_some()
+pub fn is_upgrade(headers: &Headers) -> bool {
+    headers.get(":method").is_some_and(|method| method == b"GET") && headers.get("upgrade").is_some()
 }
 
 /// Names of the request's headers that callers must not set for the platform.
-pub fn spoofed() -> Vec<String> {
-    let mut names = host::request_header_names();
-    names.retain(|name| name.starts_with(OUR_PREFIX) || ENDPOINT_HEADERS.contains(&name.as_str()));
-    names
+pub fn spoofed(headers: &Headers) -> Vec<String> {
+    let ours = |name: &&str| name.starts_with(OUR_PREFIX) || ENDPOINT_HEADERS.contains(name);
+    headers.names().filter(ours).map(str::to_owned).collect()
 }
 
 /// Takes headers off.
@@ -125,9 +123,10 @@ pub fn tag_pool(pool: &Pool) {
     host::set_request_header("x-sluice-pool", &pool.name);
 }
 
-/// Tells the worker what the prompt was taken to be.
-pub fn tag_prompt(prompt: Tokens) {
-    host::set_request_header("x-sluice-prompt-tokens", &prompt.0.to_string());
+/// Tells the worker what the request was taken for.
+pub fn tag_estimate(ask: &Ask) {
+    host::set_request_header("x-sluice-prompt-tokens", &ask.prompt.0.to_string());
+    host::set_request_header("x-sluice-output-tokens", &ask.output.0.to_string());
 }
 
 /// Tells the proxy's cluster which worker to take.

@@ -4,13 +4,40 @@
 //! also panics on a status it does not expect; the host gives those only for maps and buffers outside their callbacks,
 //! where nothing here is called.
 
+use std::cell::Cell;
+
 use admission_core::answer::Answer;
 use admission_core::units::Time;
 use proxy_wasm::hostcalls;
 use proxy_wasm::types::{BufferType, MapType, MetricType, Status};
 
+thread_local! {
+    static MOMENT: Cell<Option<Time>> = const { Cell::new(None) };
+}
+
+/// While this lives the time stands still: a callback asks for it many times, and takes less than the clock can tell.
+pub struct Moment;
+
+impl Moment {
+    /// Begins with the first look at the clock.
+    pub fn begin() -> Self {
+        MOMENT.set(Some(clock()));
+        Self
+    }
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        MOMENT.set(None);
+    }
+}
+
 /// The process's monotonic clock, the same in every VM.
 pub fn now() -> Time {
+    MOMENT.get().unwrap_or_else(clock)
+}
+
+fn clock() -> Time {
     // SAFETY: the call only writes its result, and the clock and precision are constants the host knows.
     let nanoseconds = unsafe { wasip1::clock_time_get(wasip1::CLOCKID_MONOTONIC, 1_000_000) };
     Time(nanoseconds.unwrap_or_default() / 1_000_000)
@@ -65,10 +92,9 @@ fn text_property(path: &[&str]) -> Option<String> {
     String::from_utf8(value).ok().filter(|text| !text.is_empty())
 }
 
-/// Names of all request headers.
-pub fn request_header_names() -> Vec<String> {
-    let pairs = hostcalls::get_map_bytes(MapType::HttpRequestHeaders).unwrap_or_default();
-    pairs.into_iter().map(|(name, _)| name).collect()
+/// All request headers.
+pub fn request_headers() -> Vec<(String, Vec<u8>)> {
+    hostcalls::get_map_bytes(MapType::HttpRequestHeaders).unwrap_or_default()
 }
 
 /// A request header, its copies joined by commas.
@@ -112,22 +138,19 @@ fn body(buffer: BufferType, start: usize, length: usize) -> Vec<u8> {
     hostcalls::get_buffer(buffer, start, length).ok().flatten().unwrap_or_default()
 }
 
-/// A response header that is UTF-8; one that is not counts as absent.
-pub fn response_header_text(name: &str) -> Option<String> {
-    let value = hostcalls::get_map_value_bytes(MapType::HttpResponseHeaders, name).ok().flatten();
-    value.and_then(|value| String::from_utf8(value).ok())
+/// All response headers.
+pub fn response_headers() -> Vec<(String, Vec<u8>)> {
+    hostcalls::get_map_bytes(MapType::HttpResponseHeaders).unwrap_or_default()
 }
 
-/// Sets a response header. Only while the headers have not gone on.
-pub fn set_response_header(name: &str, value: &str) {
-    let set = hostcalls::set_map_value_bytes(MapType::HttpResponseHeaders, name, Some(value.as_bytes()));
-    report("set a response header", set);
+/// Makes these the response headers. Only while they have not gone on.
+pub fn set_response_headers(headers: Vec<(&str, &[u8])>) {
+    report("set the response headers", hostcalls::set_map_bytes(MapType::HttpResponseHeaders, headers));
 }
 
-/// Adds a response header beside those of its name. Only while the headers have not gone on.
-pub fn add_response_header(name: &str, value: &str) {
-    let added = hostcalls::add_map_value_bytes(MapType::HttpResponseHeaders, name, value.as_bytes());
-    report("add a response header", added);
+/// Puts other bytes in place of all that a callback brings of a response body, which it told the number of.
+pub fn replace_response_body(size: usize, bytes: &[u8]) {
+    report("replace a response body", hostcalls::set_buffer(BufferType::HttpResponseBody, 0, size, bytes));
 }
 
 /// The bytes of the response body that this callback brings.
@@ -202,7 +225,14 @@ pub fn define_histogram(name: &str) -> Option<u32> {
 
 /// Adds one to a counter.
 pub fn increment(counter: u32) {
-    report("count", hostcalls::increment_metric(counter, 1));
+    increment_by(counter, 1);
+}
+
+/// Adds to a counter, which the host does for no less than one.
+pub fn increment_by(counter: u32, count: u32) {
+    if count > 0 {
+        report("count", hostcalls::increment_metric(counter, i64::from(count)));
+    }
 }
 
 /// Sets a gauge, or records in a histogram.

@@ -7,6 +7,7 @@ use admission_core::policy::Policy;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
+use crate::host;
 use crate::instance::Instance;
 use crate::routes::Routes;
 use crate::stream::Stream;
@@ -27,6 +28,7 @@ impl Exchange {
 
     /// Hands on a callback, and keeps what others may have to act on later.
     fn with<T>(&self, act: impl FnOnce(&mut Stream) -> T) -> T {
+        let _moment = host::Moment::begin();
         let done = act(&mut self.stream.borrow_mut());
         self.instance.keep(self.context_id, &self.stream);
         done
@@ -55,8 +57,8 @@ impl HttpContext for Exchange {
         Action::Continue
     }
 
-    fn on_http_response_body(&mut self, size: usize, _: bool) -> Action {
-        self.with(|stream| stream.response_body(size));
+    fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        self.with(|stream| stream.response_body(size, end_of_stream));
         Action::Continue
     }
 

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use admission_core::directory::Directory;
+use admission_core::estimate::{Estimates, Estimator};
 use admission_core::keys::Keys;
 use admission_core::outcome::Refusal;
-use admission_core::policy::Policy;
+use admission_core::policy::{Policy, Pool};
 use admission_core::queue::Ticket;
 use admission_core::units::{Millis, Time};
 use admission_core::vm::{LeaseId, Note, POLL, Progress, Started, TICK, Usage, Vm, Wake};
@@ -41,6 +42,12 @@ pub struct Instance {
     /// The newest root polls for those that wait.
     polls: Cell<bool>,
     last_trouble: RefCell<String>,
+}
+
+impl Estimates for Instance {
+    fn of(&self, pool: &Pool, model: Option<&str>, tenant_key: &str) -> Estimator {
+        self.vm(|vm| vm.estimator(&SharedData, (pool, model), tenant_key, host::now()))
+    }
 }
 
 type Name = (String, String);

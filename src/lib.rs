@@ -9,8 +9,12 @@
     reason = "the module exports the host's callbacks, not an API"
 )]
 
+#[cfg(all(target_family = "wasm", not(target_feature = "simd128")))]
+compile_error!("bodies are read with vector instructions: unset RUSTFLAGS, or add -Ctarget-feature=+simd128 to it");
+
 mod arrival;
 mod control;
+mod headers;
 mod host;
 mod http;
 mod instance;

@@ -12,7 +12,7 @@ use admission_core::outcome::Reason;
 use admission_core::policy::{Lane, Policy, Pool};
 use admission_core::request::Api;
 use admission_core::store::{self, Store};
-use admission_core::units::{Millis, Time};
+use admission_core::units::{Millis, Time, Tokens};
 use admission_core::view::ViewSummary;
 
 use crate::host;
@@ -53,11 +53,60 @@ const VIEW_AGE: &str = "sluice_view_age_ms";
 /// Saturation in thousandths, by pool, as the view has it.
 const SATURATION: &str = "sluice_saturation_permille";
 
+/// From a request's headers to the first output of its stream, by pool and lane.
+const TTFT: &str = "sluice_ttft_ms";
+/// From the first output of a stream to its end, by pool and lane.
+const DECODE: &str = "sluice_decode_ms";
+/// Tokens of answers as settled, by pool and lane.
+const OUTPUT_TOKENS: &str = "sluice_output_tokens";
+/// Tokens of prompts as settled, by pool and lane.
+const PROMPT_TOKENS: &str = "sluice_prompt_tokens";
+/// Output after the first token by the time it took, by pool and lane.
+const TOKENS_PER_SECOND: &str = "sluice_tokens_per_second";
+/// How far estimated prompts were from reported ones, in thousandths of these, by pool, model and sign.
+const ESTIMATE_ERROR: &str = "sluice_estimate_error_permille";
+/// Tokens that leases grew by beyond what was estimated, by pool and lane.
+const OVERDRAFT: &str = "sluice_overdraft_tokens_total";
+
+/// What is recorded of answers, by pool and lane.
+#[derive(Clone, Copy)]
+pub enum Histogram {
+    /// Until the first output of a stream.
+    Ttft,
+    /// From then to its end.
+    Decode,
+    /// Tokens of the answer.
+    OutputTokens,
+    /// Tokens of the prompt.
+    PromptTokens,
+    /// Of the output after the first.
+    TokensPerSecond,
+}
+
+impl Histogram {
+    const COUNT: usize = 5;
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ttft => TTFT,
+            Self::Decode => DECODE,
+            Self::OutputTokens => OUTPUT_TOKENS,
+            Self::PromptTokens => PROMPT_TOKENS,
+            Self::TokensPerSecond => TOKENS_PER_SECOND,
+        }
+    }
+}
+
+/// Of each [`Histogram`], once it is defined; `Some(None)` where the host would not.
+type Histograms = [Option<Option<u32>>; Histogram::COUNT];
+
 /// The metrics of one plugin. One is defined when it is first used, and once: every definition costs the host an entry
 /// that stays. One that the host would not define is remembered too.
 #[derive(Default)]
 pub struct Metrics {
     ids: RefCell<BTreeMap<String, Option<u32>>>,
+    /// By pool and lane: several are recorded at the end of every answer, which builds no names for it.
+    of_answers: RefCell<BTreeMap<String, BTreeMap<String, Histograms>>>,
 }
 
 /// What a decision is counted under.
@@ -108,6 +157,43 @@ impl Metrics {
         let Labels { pool, lane, .. } = labels;
         let name = format!("pool=.={pool};.;lane=.={lane};.;outcome=.={outcome};.;{QUEUE_WAIT}");
         self.with(name, host::define_histogram, |id| host::record(id, waited.0));
+    }
+
+    /// Records something of an answer.
+    pub fn record_of_answer(&self, labels: &Labels, histogram: Histogram, value: u64) {
+        let Labels { pool, lane, .. } = labels;
+        let mut of_answers = self.of_answers.borrow_mut();
+        if !of_answers.contains_key(pool) {
+            of_answers.insert(pool.clone(), BTreeMap::new());
+        }
+        let Some(by_lane) = of_answers.get_mut(pool) else { return };
+        if !by_lane.contains_key(lane) {
+            by_lane.insert(lane.clone(), Histograms::default());
+        }
+        let Some(slot) = by_lane.get_mut(lane).and_then(|all| all.get_mut(histogram as usize)) else { return };
+        let define = || host::define_histogram(&format!("pool=.={pool};.;lane=.={lane};.;{}", histogram.name()));
+        if let Some(id) = *slot.get_or_insert_with(define) {
+            host::record(id, value);
+        }
+    }
+
+    /// Records how far the estimate of a prompt was from what its worker reported.
+    pub fn record_estimate(&self, labels: &Labels, estimate: Tokens, reported: Tokens) {
+        let Labels { pool, model, .. } = labels;
+        let sign = if estimate >= reported { "over" } else { "under" };
+        let permille = estimate.0.abs_diff(reported.0).saturating_mul(1_000) / reported.0.max(1);
+        let name = format!("pool=.={pool};.;model=.={model};.;sign=.={sign};.;{ESTIMATE_ERROR}");
+        self.with(name, host::define_histogram, |id| host::record(id, permille));
+    }
+
+    /// Counts tokens by which a lease has grown.
+    pub fn count_overdraft(&self, labels: &Labels, grown: Tokens) {
+        let Labels { pool, lane, .. } = labels;
+        if grown > Tokens(0) {
+            let name = format!("pool=.={pool};.;lane=.={lane};.;{OVERDRAFT}");
+            let grown = u32::try_from(grown.0).unwrap_or(u32::MAX);
+            self.with(name, host::define_counter, |id| host::increment_by(id, grown));
+        }
     }
 
     /// Counts a refusal after which another pool took the request.

@@ -3,26 +3,28 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use admission_core::answer;
+use admission_core::answer as refusals;
 use admission_core::decide::{Ask, Rules};
-use admission_core::intake::{Intake, Next, Wait};
+use admission_core::intake::{Asked, Intake, Next, Wait};
 use admission_core::outcome::{Detail, Reason, Refusal, Retry};
 use admission_core::policy::{Class, Lane, Policy, Pool};
-use admission_core::request::{Api, with_priority};
+use admission_core::request::{Api, rewritten};
 use admission_core::terms::Terms;
 use admission_core::units::Millis;
-use admission_core::usage::UsageReader;
 use admission_core::vm::{Admission, LeaseId, Request, Spending, Usage};
 use proxy_wasm::types::Action;
 
+use crate::headers::Headers;
 use crate::instance::Instance;
 use crate::metrics::{ADMITTED, LEFT, Labels};
 use crate::routes::{Place, Routes};
 use crate::store::SharedData;
 use crate::{arrival, host};
 
+mod answer;
 mod turn;
 
+use answer::Answer;
 use turn::Turn;
 
 /// A request and its answer. It keeps the policy it began under, whatever configuration comes later, unless it waits.
@@ -41,8 +43,9 @@ pub struct Stream {
     /// Of an admission that its body may still prove wrong, and that is not yet counted.
     uncounted: Option<Labels>,
     spending: Spending,
-    /// Only where a budget of tokens is to be settled.
-    usage: Option<UsageReader>,
+    answer: Answer,
+    /// The worker was asked to report usage that the client has not asked for.
+    asked_for_usage: bool,
     answered: bool,
     /// The worker's answer is an error.
     failed: bool,
@@ -51,6 +54,10 @@ pub struct Stream {
     api: Api,
     /// Why it would have been refused, were it not in shadow.
     would_reject: Option<Reason>,
+    /// What its body said, once that has been read.
+    asked: Option<Asked>,
+    /// Of its tenant's record.
+    tenant_key: String,
 }
 
 enum Phase {
@@ -93,12 +100,15 @@ impl Stream {
             pool: None,
             uncounted: None,
             spending: Spending::default(),
-            usage: None,
+            answer: Answer::new(host::now()),
+            asked_for_usage: false,
             answered: false,
             failed: false,
             admitted_as: None,
             api: Api::Other,
             would_reject: None,
+            asked: None,
+            tenant_key: String::new(),
         }
     }
 
@@ -135,8 +145,12 @@ impl Stream {
         // What goes on is no longer held, so the next callback begins with new bytes.
         taking.held = 0;
         self.phase = if taking.intake.ended() {
-            if let (Some(labels), Some(pool)) = (&mut self.uncounted, &self.pool) {
-                labels.model = pool.model_label(taking.intake.model());
+            self.asked = taking.intake.asked();
+            if let Some(pool) = &self.pool {
+                let model = pool.model_label(taking.intake.model());
+                for labels in [&mut self.uncounted, &mut self.admitted_as].into_iter().flatten() {
+                    labels.model.clone_from(&model);
+                }
             }
             self.count_admission();
             Phase::Passing
@@ -210,29 +224,30 @@ impl Stream {
         let labels = labels(&taking.intake, Some(&pool), &lane);
         (self.admitted_as, self.api) = (Some(labels.clone()), taking.intake.arrival().api);
         self.uncounted = Some(labels);
-        self.usage = spending.counts_tokens().then(UsageReader::default);
+        self.answer.admit(ask, host::now());
         self.spending = spending;
+        self.tenant_key.clone_from(&taking.intake.terms().tenant_key);
         self.pool = Some(Arc::clone(&pool));
         taking.intake.admitted(pool);
         if taking.headers_open {
             tag(&taking.intake, &lane, Some(&told));
-            arrival::tag_prompt(ask.prompt);
+            arrival::tag_estimate(&ask);
             if let Some(endpoint) = endpoint {
                 arrival::tag_endpoint(&endpoint);
             }
-            if self.policy.tag_body && !taking.intake.terms().in_shadow() {
-                tag_body(taking, &lane)?;
-            }
+            self.asked_for_usage = rewrite_body(taking, &self.policy)?;
         }
         taking.headers_open = false;
         Ok(())
     }
 
-    fn correct(&self, taking: &Taking, ask: &Ask) -> Result<(), Refusal> {
+    fn correct(&mut self, taking: &Taking, ask: &Ask) -> Result<(), Refusal> {
         let (Some(lease), Some(pool)) = (self.lease, taking.intake.pool()) else { return Ok(()) };
         let classes = taking.intake.classes(pool, ask);
         let rules = self.rules(taking, pool, &classes);
-        self.instance.vm(|vm| vm.correct(&SharedData, lease, ask, rules, host::now()))
+        self.instance.vm(|vm| vm.correct(&SharedData, lease, ask, rules, host::now()))?;
+        self.answer.correct(ask);
+        Ok(())
     }
 
     /// Refuses, or in shadow only says so.
@@ -261,7 +276,7 @@ impl Stream {
             return Action::Continue;
         }
         self.instance.metrics.count(&labels, refused.reason.label());
-        let answer = answer::refusal(refused, intake.arrival().api, &self.policy.reject, host::dice());
+        let answer = refusals::refusal(refused, intake.arrival().api, &self.policy.reject, host::dice());
         host::respond(&answer);
         self.release_as(Usage::Refused);
         self.phase = Phase::Refused;
@@ -270,12 +285,7 @@ impl Stream {
 
     /// Gives back what the request holds. Whatever ends it comes here at least once, and only the first time counts.
     fn release(&mut self) {
-        let usage = match (self.usage.as_ref().and_then(UsageReader::usage), self.failed) {
-            (Some(usage), _) => Usage::Reported(usage.total()),
-            (None, true) => Usage::Nothing,
-            (None, false) => Usage::AsEstimated,
-        };
-        self.release_as(usage);
+        self.release_as(self.usage());
     }
 
     fn count_admission(&mut self) {
@@ -334,18 +344,19 @@ impl Stream {
 impl Stream {
     /// The request's headers have come.
     pub fn request_headers(&mut self, end_of_stream: bool) -> Action {
-        let spoofed = arrival::spoofed();
-        let arrival = arrival::read(&self.policy, &spoofed);
+        let headers = Headers::of_request();
+        let spoofed = arrival::spoofed(&headers);
+        let arrival = arrival::read(&self.policy, &headers, &spoofed);
         let place = self.routes.place(&self.policy);
         let route = self.routes.of(&self.policy, &arrival, &place, &self.instance.metrics);
-        let is_upgrade = arrival::is_upgrade();
+        let is_upgrade = arrival::is_upgrade(&headers);
         arrival::strip(&spoofed);
         if end_of_stream || is_upgrade || route.enabled == Some(false) {
             return Action::Continue;
         }
         let terms = Terms::of(&self.policy, &arrival, &route);
         let lane_needs_model = terms.lane_needs_model(&self.policy);
-        let intake = Intake::new(arrival, terms, &self.policy);
+        let intake = Intake::new(arrival, terms, &self.policy, Rc::clone(&self.instance) as _);
         let (wait, next) = (intake.wait(), intake.headers());
         let headers_open = wait != Wait::BodyHeld;
         if !headers_open {
@@ -373,7 +384,11 @@ impl Stream {
     /// The answer's headers have come.
     pub fn response_headers(&mut self) {
         self.answered = true;
-        let status = host::response_header_text(":status").unwrap_or_default();
+        if self.lease.is_none() && self.would_reject.is_none() {
+            return;
+        }
+        let mut headers = Headers::of_answer();
+        let status = headers.text(":status").unwrap_or_default();
         self.failed |= status.is_empty() || status.as_str() >= "400";
         if let Some(lease) = self.lease {
             if std::mem::take(&mut self.preemptible) {
@@ -381,23 +396,21 @@ impl Stream {
                 self.instance.vm(|vm| vm.first_byte(&SharedData, lease));
             }
             self.note_refusal(&status);
-            for (name, value) in answer::rate_limits(&self.spending.at(host::now())) {
-                host::set_response_header(&name, &value);
+            let now = host::now();
+            for (name, value) in refusals::rate_limits(&self.spending.at(now)) {
+                headers.set(name, value);
             }
-        }
-        if let Some(waited) = self.waited {
-            host::add_response_header("server-timing", &format!("queue;dur={}", waited.0));
+            self.answer_begins(&mut headers, now);
         }
         if let Some(reason) = self.would_reject {
-            host::set_response_header(arrival::WOULD_REJECT, reason.label());
+            headers.set(arrival::WOULD_REJECT, reason.label().to_owned());
         }
+        headers.write_to_answer();
     }
 
     /// A part of the answer has come.
-    pub fn response_body(&mut self, size: usize) {
-        if let Some(usage) = &mut self.usage {
-            usage.feed(&host::response_body(size));
-        }
+    pub fn response_body(&mut self, size: usize, end: bool) {
+        self.answer_goes_on(size, end);
     }
 
     /// The stream has ended, however it did.
@@ -410,6 +423,7 @@ impl Stream {
             self.instance.metrics.count(&labels, LEFT);
             self.instance.metrics.record_wait(&labels, LEFT, now.since(turn.since));
         }
+        self.answer_ends();
         self.release();
     }
 }
@@ -423,20 +437,24 @@ fn tag(intake: &Intake, lane: &Lane, pool: Option<&Arc<Pool>>) {
     }
 }
 
-/// Writes the priority into a body that is held as a whole; workers serve a lower number first. A body of which more is to
-/// come goes on as it is.
-fn tag_body(taking: &mut Taking, lane: &Lane) -> Result<(), Refusal> {
-    let Some(slots) = taking.intake.slots() else { return Ok(()) };
+/// Writes into a body that is held as a whole what the policy wants workers to read there. A body of which more is to come
+/// goes on as it is. Returns whether usage is asked for that the caller has not asked for.
+fn rewrite_body(taking: &Taking, policy: &Policy) -> Result<bool, Refusal> {
+    let Some((changes, slots)) = taking.intake.rewriting(policy) else { return Ok(false) };
     let body = host::request_body(0, taking.held);
-    let Some(tagged) = with_priority(&body, slots, lane.priority.saturating_neg()) else {
-        let detail = Detail::Fixed("it names `priority` too often");
+    let Some(written) = rewritten(&body, slots, changes) else {
+        let detail = Detail::Fixed("it names `priority` or `stream_options` too often");
         return Err(Refusal { reason: Reason::Malformed, limit: None, detail, retry: Retry::Never, place: None });
     };
-    host::replace_request_body(taking.held, &tagged);
+    host::replace_request_body(taking.held, &written);
     if taking.intake.arrival().body_bytes.is_some() {
-        host::set_request_header("content-length", &tagged.len().to_string());
+        host::set_request_header("content-length", &written.len().to_string());
     }
-    Ok(())
+    if changes.include_usage {
+        // What is compressed could be neither read nor taken out again.
+        host::remove_request_header("accept-encoding");
+    }
+    Ok(changes.include_usage)
 }
 
 fn labels(intake: &Intake, pool: Option<&Arc<Pool>>, lane: &Lane) -> Labels {

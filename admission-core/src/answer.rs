@@ -1,5 +1,7 @@
 //! A refusal as an HTTP answer, in the error shape of the API that was called.
 
+use std::fmt::Write;
+
 use serde::Serialize;
 
 use crate::budget::Standing;
@@ -33,7 +35,7 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
     let message = message(refusal, wait, batch_url);
     let body = match api {
         Api::Messages => serde_json::to_vec(&AnthropicBody::of(status, refusal, &message, batch_url)),
-        Api::Chat | Api::Completions | Api::Embeddings | Api::Other => {
+        Api::Chat | Api::Completions | Api::Responses | Api::Embeddings | Api::Other => {
             serde_json::to_vec(&OpenAiBody::of(status, refusal, &message, batch_url))
         }
     };
@@ -55,26 +57,48 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
 
 /// What an admitted caller is told of its tenant's budgets: the fields of the RateLimit draft, and those of OpenAI's API.
 #[must_use]
-pub fn rate_limits(budgets: &Budgets) -> Vec<(String, String)> {
-    let known = [("requests", budgets.requests), ("tokens", budgets.tokens)];
-    let known: Vec<_> = known.into_iter().filter_map(|(what, standing)| Some((what, standing?))).collect();
-    if known.is_empty() {
-        return Vec::new();
+pub fn rate_limits(budgets: &Budgets) -> Vec<(&'static str, String)> {
+    let known = [(&REQUESTS, budgets.requests), (&TOKENS, budgets.tokens)];
+    let mut headers = Vec::with_capacity(8);
+    let (mut policy, mut state) = (String::with_capacity(64), String::with_capacity(64));
+    for (fields, standing) in known {
+        let Some(Standing { limit, remaining, reset, window }) = standing else { continue };
+        let comma = if policy.is_empty() { "" } else { ", " };
+        headers.push((fields.limit, limit.to_string()));
+        headers.push((fields.remaining, remaining.to_string()));
+        headers.push((fields.reset, format!("{}ms", reset.0)));
+        // Writing into text cannot fail.
+        let _ = write!(policy, "{comma}\"{}\";q={limit};w={}", fields.name, window.0.div_ceil(1_000));
+        let _ = write!(state, "{comma}\"{}\";r={remaining};t={}", fields.name, reset.0.div_ceil(1_000));
     }
-    let mut headers = Vec::new();
-    let (mut policy, mut state) = (Vec::new(), Vec::new());
-    for (what, standing) in known {
-        let Standing { limit, remaining, reset, window } = standing;
-        headers.push((format!("x-ratelimit-limit-{what}"), limit.to_string()));
-        headers.push((format!("x-ratelimit-remaining-{what}"), remaining.to_string()));
-        headers.push((format!("x-ratelimit-reset-{what}"), format!("{}ms", reset.0)));
-        policy.push(format!("\"{what}\";q={limit};w={}", window.0.div_ceil(1_000)));
-        state.push(format!("\"{what}\";r={remaining};t={}", reset.0.div_ceil(1_000)));
+    if !policy.is_empty() {
+        headers.push(("ratelimit-policy", policy));
+        headers.push(("ratelimit", state));
     }
-    headers.push(("ratelimit-policy".to_owned(), policy.join(", ")));
-    headers.push(("ratelimit".to_owned(), state.join(", ")));
     headers
 }
+
+/// How a budget is named in OpenAI's headers and in the draft's.
+struct Fields {
+    name: &'static str,
+    limit: &'static str,
+    remaining: &'static str,
+    reset: &'static str,
+}
+
+const REQUESTS: Fields = Fields {
+    name: "requests",
+    limit: "x-ratelimit-limit-requests",
+    remaining: "x-ratelimit-remaining-requests",
+    reset: "x-ratelimit-reset-requests",
+};
+
+const TOKENS: Fields = Fields {
+    name: "tokens",
+    limit: "x-ratelimit-limit-tokens",
+    remaining: "x-ratelimit-remaining-tokens",
+    reset: "x-ratelimit-reset-tokens",
+};
 
 /// The wait, lengthened by a random part of up to `jitter`, within the bounds.
 fn spread(wait: Millis, reject: &Reject, dice: u32) -> Millis {
@@ -258,7 +282,7 @@ mod tests {
             |limit, remaining, reset| Standing { limit, remaining, reset: Millis(reset), window: Millis(60_000) };
         let budgets = Budgets { requests: Some(standing(600, 599, 100)), tokens: Some(standing(9_000, 0, 61_500)) };
         let headers = rate_limits(&budgets);
-        let header = |name| headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str());
+        let header = |name| headers.iter().find(|(header, _)| *header == name).map(|(_, value)| value.as_str());
         assert_eq!(header("ratelimit-policy"), Some("\"requests\";q=600;w=60, \"tokens\";q=9000;w=60"));
         assert_eq!(header("ratelimit"), Some("\"requests\";r=599;t=1, \"tokens\";r=0;t=62"));
         assert_eq!(header("x-ratelimit-remaining-requests"), Some("599"));

@@ -101,16 +101,25 @@ impl Rate {
 
     /// The time in which an amount is earned.
     fn cost(&self, amount: u64) -> u64 {
-        let period = u128::from(self.period.0) * u128::from(NANOS);
-        let cost = u128::from(amount).saturating_mul(period).div_ceil(u128::from(self.amount.max(1)));
         // A century: absurd amounts must not carry the clock over its end.
-        u64::try_from(cost).unwrap_or(u64::MAX).min(3_155_760_000_000_000_000)
+        scaled(amount, self.period.0.saturating_mul(NANOS), self.amount.max(1)).min(3_155_760_000_000_000_000)
     }
 
     /// The amount earned in a time, a part counting whole.
     fn amount_of(&self, nanos: u64) -> u64 {
-        let period = (u128::from(self.period.0) * u128::from(NANOS)).max(1);
-        u64::try_from((u128::from(nanos) * u128::from(self.amount)).div_ceil(period)).unwrap_or(u64::MAX)
+        scaled(nanos, self.amount, self.period.0.saturating_mul(NANOS).max(1))
+    }
+}
+
+/// value × factor ÷ divisor, rounded up, or the most there is. In wasm, numbers of 128 bits are divided bit by bit, so they are
+/// left to amounts that need them.
+fn scaled(value: u64, factor: u64, divisor: u64) -> u64 {
+    match value.checked_mul(factor) {
+        Some(product) => product.div_ceil(divisor),
+        None => {
+            let scaled = (u128::from(value) * u128::from(factor)).div_ceil(u128::from(divisor));
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        }
     }
 }
 

@@ -17,7 +17,7 @@ mod text;
 
 pub use lanes::{LaneConfig, LaneRuleConfig, RouteConfig, RouteMatchConfig};
 pub use limits::{BurstyRate, LimitsConfig, RateConfig, TenantLimitsConfig};
-pub use pools::{ClassConfig, KvConfig, PoolConfig, StaleConfig, StalePolicy};
+pub use pools::{ClassConfig, EstimateConfig, KvConfig, OutputEstimate, PoolConfig, StaleConfig, StalePolicy};
 pub use queues::{AgingConfig, BudgetUnit, DispatchBudgetConfig, Order, QueueConfig};
 #[cfg(feature = "schema")]
 pub use schema::schema;
@@ -81,6 +81,11 @@ pub struct Config {
     /// is refused if it names one of its own.
     #[serde(default)]
     pub tag_body: bool,
+    /// Asks the worker to report usage at the end of streamed chats and completions (`stream_options.include_usage`) where the
+    /// caller does not, and takes that report out of the answer again, so that every stream is settled exactly. Needs
+    /// `header_pause`. A stream whose body is above `body.hold_limit` is settled by what was seen of it.
+    #[serde(default)]
+    pub force_usage: bool,
     /// Where requests may go; at least one.
     pub pools: Vec<PoolConfig>,
     /// What differs on some routes.

@@ -44,7 +44,7 @@ pub struct Ask {
 
 /// Most tokens one request is ever charged, far beyond any real one: sums of them stay exact, so that a release takes
 /// back what was charged and nothing of what others hold.
-const MOST_TOKENS: Tokens = Tokens(1 << 32);
+pub const MOST_TOKENS: Tokens = Tokens(1 << 32);
 
 impl Ask {
     /// What the request will hold.

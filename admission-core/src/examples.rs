@@ -17,6 +17,7 @@ use crate::request::Api;
 use crate::store::memory::MemoryStore;
 use crate::terms::{Arrival, Terms};
 use crate::units::{Millis, Time, Tokens};
+use crate::usage::Served;
 use crate::vm::{Admission, Joined, LeaseId, Progress, Usage, Vm};
 
 #[derive(Deserialize)]
@@ -65,6 +66,8 @@ struct Step {
     ends: Option<usize>,
     /// Tokens that the worker reported for it.
     used: Option<u64>,
+    /// Of those, prompt tokens that it had in its cache.
+    cached: u64,
     /// Numbers of the requests that start here, after their wait, in this order.
     starts: Vec<usize>,
     /// Numbers of the requests whose wait ends here in vain.
@@ -108,7 +111,9 @@ impl Runner {
             self.now = Time(self.start.0 + millis(at).0);
         }
         if let Some(number) = step.ends {
-            let usage = step.used.map_or(Usage::AsEstimated, |tokens| Usage::Reported(Tokens(tokens)));
+            let cached = Tokens(step.cached);
+            let served = |tokens| Served { cached, ..Served::whole(Tokens(tokens), Tokens(0)) };
+            let usage = step.used.map_or(Usage::AsEstimated, |tokens| Usage::Served(served(tokens)));
             match self.requests[number - 1] {
                 Standing::Runs(lease) => self.vm.release(&self.store, lease, usage, self.now),
                 Standing::Waits(ticket) => self.vm.leave(&self.store, ticket, self.now),

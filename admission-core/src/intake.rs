@@ -7,13 +7,14 @@
 //! 2. [`Wait::AtHeaders`]: at the headers while the body is read, where the proxy allows that (`header_pause`).
 //! 3. [`Wait::BodyHeld`]: its headers have gone on and its body waits.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::decide::{Ask, fits_ever};
-use crate::estimate;
+use crate::estimate::{Estimates, Estimator, Inputs};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::policy::{Class, Lane, Policy, Pool};
-use crate::request::{Api, Scanner, Slots};
+use crate::request::{Api, Changes, Media, Scanner, Slots};
 use crate::terms::{Arrival, Terms};
 use crate::units::Tokens;
 
@@ -48,9 +49,43 @@ pub enum Next {
     Refuse(Refusal),
 }
 
+/// What is to be remembered of a request whose body was read to its end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// The model it names.
+    pub model: Option<String>,
+    /// What its prompt was estimated from.
+    pub inputs: Inputs,
+    /// Prompt tokens that were given as numbers.
+    pub token_ids: Tokens,
+    /// Answers asked for.
+    pub sequences: u64,
+    /// Longest answer it allows.
+    pub limit: Option<Tokens>,
+    /// Nothing but text and token ids went into its prompt.
+    pub plain: bool,
+}
+
+impl Asked {
+    /// What a report of the prompt says of its text.
+    #[must_use]
+    pub fn prompt_seen(&self, reported: Tokens) -> Option<Tokens> {
+        self.plain.then(|| Tokens(reported.0.saturating_sub(self.token_ids.0)))
+    }
+
+    /// What answers of so many tokens in all, expected to be `expected`, say of how long answers are. One that was cut short by
+    /// its limit says so only if it is longer than was expected: otherwise nobody knows how long it would have been.
+    #[must_use]
+    pub fn output_seen(&self, output: Tokens, expected: Tokens) -> Option<Tokens> {
+        let each = |all: Tokens| Tokens(all.0.div_ceil(self.sequences.max(1)));
+        let cut_short = self.limit.is_some_and(|limit| each(output) >= limit);
+        (!cut_short || output > expected).then(|| each(output)).filter(|each| each.0 > 0)
+    }
+}
+
 /// Follows one request.
-#[derive(Debug)]
 pub struct Intake {
+    estimates: Rc<dyn Estimates>,
     arrival: Arrival,
     terms: Terms,
     wait: Wait,
@@ -60,6 +95,8 @@ pub struct Intake {
     any_model: bool,
     admitted: bool,
     ended: bool,
+    /// Bytes that had come when it was last looked whether they prove it too large.
+    looked_at: u64,
     first_byte: Option<u8>,
     hold_limit: u64,
 }
@@ -67,7 +104,7 @@ pub struct Intake {
 impl Intake {
     /// A request whose headers have come and whose body has not.
     #[must_use]
-    pub fn new(arrival: Arrival, terms: Terms, policy: &Policy) -> Self {
+    pub fn new(arrival: Arrival, terms: Terms, policy: &Policy, estimates: Rc<dyn Estimates>) -> Self {
         let pool = terms.pool.as_ref().or(policy.only_pool()).cloned();
         let wait = match &pool {
             Some(pool) if !depends_on_body(pool, &terms, &arrival, policy) => Wait::Unread,
@@ -75,6 +112,7 @@ impl Intake {
             _ => Wait::BodyHeld,
         };
         Self {
+            estimates,
             any_model: terms.pool.is_some(),
             arrival,
             terms,
@@ -83,6 +121,7 @@ impl Intake {
             pool,
             admitted: false,
             ended: false,
+            looked_at: 0,
             first_byte: None,
             hold_limit: policy.hold_limit,
         }
@@ -118,17 +157,27 @@ impl Intake {
         pool.classes_of(self.model(), ask.longest_prompt)
     }
 
-    /// Where its body takes a priority, once all of it has been read; `None` for what is not read as JSON. Bodies of other
-    /// APIs are given none, but what their callers wrote there is replaced: workers may read it.
+    /// What the policy wants written into its body, once all of that has been read as JSON, and where. Bodies of other APIs are
+    /// given no priority, but what their callers wrote there is replaced: workers may read it.
     #[must_use]
-    pub fn slots(&self) -> Option<&Slots> {
+    pub fn rewriting(&self, policy: &Policy) -> Option<(Changes, &Slots)> {
         let whole = self.ended && self.scanner.finish().is_ok();
-        (whole && (self.readable() || self.names_priority())).then(|| self.scanner.slots())
+        if !whole || self.terms.in_shadow() {
+            return None;
+        }
+        let in_openai_form = self.readable() && has_openai_options(self.arrival.api);
+        let tagged = policy.tag_body && (in_openai_form || self.names_priority());
+        let facts = self.scanner.facts();
+        let silent = facts.stream == Some(true) && facts.include_usage != Some(true);
+        let changes = Changes {
+            priority: tagged.then(|| self.lane(policy).priority.saturating_neg()),
+            include_usage: policy.force_usage && in_openai_form && silent,
+        };
+        (!changes.none()).then(|| (changes, self.scanner.slots()))
     }
 
     fn names_priority(&self) -> bool {
-        let slots = self.scanner.slots();
-        slots.too_many() || !slots.values().is_empty()
+        self.scanner.slots().names_priority()
     }
 
     /// Where it waits.
@@ -149,7 +198,7 @@ impl Intake {
         match (self.wait, &self.pool) {
             (Wait::Unread, Some(pool)) => {
                 let size = self.arrival.body_bytes.unwrap_or(0);
-                self.decide(estimate::from_size(size, self.arrival.api, pool), pool)
+                self.decide(self.estimator(pool).from_size(size, self.arrival.api), pool)
             }
             _ => Next::Hold,
         }
@@ -164,7 +213,9 @@ impl Intake {
     pub fn instead_of(&self, pool: &Pool, reason: Reason, policy: &Policy) -> Option<(Ask, Arc<Pool>)> {
         let other = policy.pool(pool.fallback_for(reason)?)?;
         let ask = match (self.wait, self.ended) {
-            (Wait::Unread, _) => estimate::from_size(self.arrival.body_bytes.unwrap_or(0), self.arrival.api, other),
+            (Wait::Unread, _) => {
+                self.estimator(other).from_size(self.arrival.body_bytes.unwrap_or(0), self.arrival.api)
+            }
             (_, true) => self.whole(other),
             (_, false) => self.part(other),
         };
@@ -206,7 +257,7 @@ impl Intake {
         self.terms = terms;
         self.pool = Some(Arc::clone(&pool));
         let ask = match self.wait {
-            Wait::Unread => estimate::from_size(self.bytes(), self.arrival.api, &pool),
+            Wait::Unread => self.estimator(&pool).from_size(self.bytes(), self.arrival.api),
             Wait::AtHeaders | Wait::BodyHeld => self.whole(&pool),
         };
         Some((ask.at_most_what_fits(&self.terms.limits, &pool), pool))
@@ -231,10 +282,11 @@ impl Intake {
     }
 
     /// Whether the body is to be read as the request that its path says. Encodings are told by headers, which workers may
-    /// ignore: only what begins as gzip or zstd does is taken for compressed, since no worker could take that for JSON.
+    /// ignore: what begins as JSON does, in UTF-8, UTF-16 or behind a mark, is read as such whatever they say.
     fn readable(&self) -> bool {
-        let compressed = self.arrival.encoded && matches!(self.first_byte, Some(0x1f | 0x28));
-        matches!(self.arrival.api, Api::Chat | Api::Completions) && !compressed
+        let begins_as_json =
+            matches!(self.first_byte, None | Some(b'{' | b' ' | b'\t' | b'\r' | b'\n' | 0 | 0xef | 0xfe | 0xff));
+        self.arrival.api.is_known() && (begins_as_json || !self.arrival.encoded)
     }
 
     fn malformed(&self) -> Option<Refusal> {
@@ -283,6 +335,12 @@ impl Intake {
                 "it names `priority`, which cannot be replaced in a body that is too long to hold (body.hold_limit)";
             return Next::Refuse(refuse(Reason::Malformed, Detail::Fixed(detail)));
         }
+        // Looked at now and then: that costs more than to read a chunk.
+        let seen = self.scanner.bytes();
+        if !self.ended && seen < self.looked_at.saturating_add(self.looked_at / 2) {
+            return Next::GoOn;
+        }
+        self.looked_at = seen;
         let ask = self.certain(&pool);
         if let Err(refusal) = self.may_fit(&ask, &pool) {
             return Next::Refuse(refusal);
@@ -301,13 +359,34 @@ impl Intake {
         policy.tag_body && !self.terms.in_shadow() && self.scanner.broken().is_none() && self.names_priority()
     }
 
+    fn estimator(&self, pool: &Pool) -> Estimator {
+        self.estimates.of(pool, self.model(), &self.terms.tenant_key)
+    }
+
+    /// What its prompt was made of, once all of that has been read.
+    #[must_use]
+    pub fn asked(&self) -> Option<Asked> {
+        if !self.ended || !self.readable() {
+            return None;
+        }
+        let facts = self.scanner.facts();
+        Some(Asked {
+            inputs: Inputs::new(&facts.text, facts.messages, facts.tools, self.arrival.api),
+            token_ids: Tokens(facts.token_ids),
+            sequences: facts.sequences,
+            limit: facts.max_tokens.map(Tokens),
+            plain: facts.media == Media::default(),
+            model: facts.model,
+        })
+    }
+
     /// The ask of a body that ends here.
     fn whole(&self, pool: &Pool) -> Ask {
         let facts = self.scanner.facts();
         if self.readable() {
-            estimate::from_body(&facts, self.arrival.api, pool)
+            self.estimator(pool).from_body(&facts, self.arrival.api, pool)
         } else {
-            estimate::from_size(facts.bytes, self.arrival.api, pool)
+            self.estimator(pool).from_size(facts.bytes, self.arrival.api)
         }
     }
 
@@ -316,9 +395,9 @@ impl Intake {
         let facts = self.scanner.facts();
         let whole = self.arrival.body_bytes.unwrap_or(facts.bytes);
         if self.readable() {
-            estimate::from_part(&facts, whole, self.arrival.api, pool)
+            self.estimator(pool).from_part(&facts, whole, self.arrival.api, pool)
         } else {
-            estimate::from_size(whole, self.arrival.api, pool)
+            self.estimator(pool).from_size(whole, self.arrival.api)
         }
     }
 
@@ -346,13 +425,19 @@ impl Intake {
 
 /// Whether a decision takes more than headers, once the pool is known.
 fn depends_on_body(pool: &Pool, terms: &Terms, arrival: &Arrival, policy: &Policy) -> bool {
-    let tells_more = matches!(arrival.api, Api::Chat | Api::Completions);
+    let tells_more = arrival.api.is_known();
     // A worker can be chosen only while the headers wait; so a request that does not say how long it is, and may not be read
     // there, is decided by a guess of nothing rather than sent wherever it likes.
     let on_its_length = arrival.body_bytes.is_none() && (policy.header_pause || !pool.pick_endpoint);
     let on_its_size = policy.header_pause && pool.fallback_for(Reason::Oversize).is_some();
     let on_its_model = pool.classes_need_model() || terms.lane_needs_model(policy);
-    on_its_model || policy.tag_body || tells_more && (on_its_length || on_its_size)
+    let rewritten = policy.tag_body || policy.force_usage && has_openai_options(arrival.api);
+    on_its_model || rewritten || tells_more && (on_its_length || on_its_size)
+}
+
+/// Whether workers read `priority` and `stream_options` in bodies of this API.
+const fn has_openai_options(api: Api) -> bool {
+    matches!(api, Api::Chat | Api::Completions)
 }
 
 fn refuse(reason: Reason, detail: Detail) -> Refusal {

@@ -59,6 +59,12 @@ impl Keys {
         format!("{}/pool/{name}", self.prefix)
     }
 
+    /// What is known of a pool's models that fit one of its patterns; both names as configured.
+    #[must_use]
+    pub fn model(&self, pool: &str, pattern: &str) -> String {
+        format!("{}/model/{pool}/{pattern}", self.prefix)
+    }
+
     /// The queue of messages to the VM in a slot.
     #[must_use]
     pub fn wakes(&self, slot: u16) -> String {

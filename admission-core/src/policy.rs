@@ -71,6 +71,8 @@ pub struct Policy {
     pub lane_header: Option<String>,
     /// The lane's priority is written into bodies.
     pub tag_body: bool,
+    /// Workers are asked for the usage of every stream.
+    pub force_usage: bool,
     /// Most bytes held back while a request is undecided.
     pub hold_limit: u64,
     /// What a refusal says.

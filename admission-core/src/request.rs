@@ -5,20 +5,20 @@
 
 use std::fmt;
 
-use text::Classes;
+use text::Features;
 
-use crate::units::Tokens;
+use crate::estimate::BYTES_PER_TOKEN;
 
 mod field;
 mod literal;
+mod rewrite;
 mod scan;
-mod tag;
 #[cfg(test)]
 mod tests;
 pub mod text;
 
+pub use rewrite::{Changes, Slots, rewritten};
 pub use scan::Scanner;
-pub use tag::{Slots, with_priority};
 
 /// Deepest nesting read. Deeper bodies are refused: no real request comes near it.
 pub const MAX_DEPTH: u32 = 127;
@@ -33,9 +33,11 @@ pub enum Api {
     Chat,
     /// `…/completions`.
     Completions,
-    /// Anthropic's `…/messages`; its body is charged by size.
+    /// `…/responses`.
+    Responses,
+    /// Anthropic's `…/messages`.
     Messages,
-    /// `…/embeddings`, which generates nothing; its body is charged by size.
+    /// `…/embeddings`, which generates nothing.
     Embeddings,
     /// Anything else; its body is charged by size.
     Other,
@@ -60,6 +62,8 @@ impl Api {
             Self::Chat
         } else if path.ends_with("/completions") {
             Self::Completions
+        } else if path.ends_with("/responses") {
+            Self::Responses
         } else if path.ends_with("/v1/messages") {
             Self::Messages
         } else if path.ends_with("/embeddings") {
@@ -69,12 +73,19 @@ impl Api {
         }
     }
 
+    /// Whether its bodies are read; others are charged by size.
+    #[must_use]
+    pub const fn is_known(self) -> bool {
+        !matches!(self, Self::Other)
+    }
+
     /// In metrics; never changes.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Chat => "chat_completions",
             Self::Completions => "completions",
+            Self::Responses => "responses",
             Self::Messages => "messages",
             Self::Embeddings => "embeddings",
             Self::Other => "other",
@@ -115,18 +126,54 @@ pub struct Facts {
     pub bytes: u64,
     /// The `model`, if one was named that is not too long to be one.
     pub model: Option<String>,
-    /// The larger of `max_tokens` and `max_completion_tokens`: which of them counts is the worker's affair.
+    /// `stream`, where it is said.
+    pub stream: Option<bool>,
+    /// `stream_options.include_usage`, where it is said.
+    pub include_usage: Option<bool>,
+    /// The largest of `max_tokens`, `max_completion_tokens` and `max_output_tokens`: which of them counts is the worker's
+    /// affair.
     pub max_tokens: Option<u64>,
-    /// Text of the prompt by kinds of characters.
-    pub text: Classes,
+    /// Text of the prompt.
+    pub text: Features,
     /// Prompt tokens given as numbers.
     pub token_ids: u64,
-    /// Entries of `messages`.
+    /// Messages of a chat.
     pub messages: u64,
+    /// Tools declared.
+    pub tools: u64,
+    /// What is no text.
+    pub media: Media,
     /// The longest of several prompts.
-    pub longest_prompt: Option<Tokens>,
+    pub longest_prompt: Option<Longest>,
     /// Answers asked for: prompts × the larger of `n` and `best_of`.
     pub sequences: u64,
+}
+
+/// Parts of messages that are no text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Media {
+    /// Pictures.
+    pub images: u64,
+    /// Recordings of sound.
+    pub recordings: u64,
+    /// Files and films.
+    pub files: u64,
+}
+
+/// One of several prompts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Longest {
+    /// Its text.
+    pub text: Features,
+    /// Its tokens given as numbers.
+    pub token_ids: u64,
+}
+
+impl Longest {
+    /// For comparison with others.
+    fn weight(&self) -> u64 {
+        self.text.bytes().saturating_add(self.token_ids.saturating_mul(BYTES_PER_TOKEN))
+    }
 }
 
 /// Why a body cannot be what its path says.

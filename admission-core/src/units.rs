@@ -23,6 +23,15 @@ pub struct Millis(pub u64);
 pub struct Time(pub u64);
 
 impl Tokens {
+    /// The most there is.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// So many times as many, or the most there is.
+    #[must_use]
+    pub const fn times(self, factor: u64) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
+
     /// The sum, or the most there is.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {

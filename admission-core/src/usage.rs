@@ -1,201 +1,185 @@
-//! What a request did cost, as its worker reports it.
+//! What a request did cost, as its answer shows.
+//!
+//! An [`AnswerReader`] takes an answer's bytes as they come, in constant memory, and gives the same result however they are
+//! split. It reads the structure of the JSON, so text that talks about usage is never taken for a report:
+//!
+//! | Answer | Prompt and output | Cached prompt tokens |
+//! |---|---|---|
+//! | chat completions, completions, embeddings | `usage.prompt_tokens`, `.completion_tokens` | `.prompt_tokens_details.cached_tokens` |
+//! | responses | `usage` or `response.usage`: `input_tokens`, `output_tokens` | `.input_tokens_details.cached_tokens` |
+//! | messages | `usage` or `message.usage`: `input_tokens`, `output_tokens` | `.cache_read_input_tokens` |
+//!
+//! Counts only grow: of several reports the largest number of each kind stands. Anthropic's `input_tokens` leave out what the
+//! cache gave or took, which is added; OpenAI's hold it already. A report with a number that cannot be a count is no report.
+//!
+//! A stream is also counted by its deltas: each piece of output is one token, or one for every [`BYTES_PER_TOKEN`] bytes
+//! where it is longer than [`LONGEST_TOKEN`]. That count stands where nothing was reported after the last delta.
 
-use serde::Deserialize;
-use serde_json::Value;
-
+use crate::estimate::BYTES_PER_TOKEN;
 use crate::units::Tokens;
 
-/// Begins a report, in a plain answer as in a chunk of a stream. Inside a string its quotes would be escaped.
-const MARK: &[u8] = b"\"usage\"";
+mod counts;
+mod document;
+mod events;
+mod strip;
+#[cfg(test)]
+mod tests;
 
-/// Longest report read, in bytes.
-const LONGEST: usize = 4_096;
+pub use strip::UsageChunkFilter;
+
+use counts::Reported;
+use document::Document;
+use events::Events;
 
 /// Most tokens believed of one answer; a number above it is a worker's mistake.
-const MOST_TOKENS: u64 = 1 << 32;
+const MOST_TOKENS: u64 = crate::decide::MOST_TOKENS.0;
 
-/// Tokens of one request.
+/// Bytes of the longest piece of output that counts as one token: workers stream token by token, and a long word is often one.
+pub const LONGEST_TOKEN: u64 = 16;
+
+/// What an answer has cost, each part as far as it is known; what is not stays as estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Of its prompt.
-    pub prompt: Tokens,
-    /// Of its answers.
-    pub output: Tokens,
+pub struct Served {
+    /// Of the prompt, cached ones included.
+    pub prompt: Option<Tokens>,
+    /// Of the prompt, that the worker had in its cache.
+    pub cached: Tokens,
+    /// Of the answer.
+    pub output: Option<Tokens>,
 }
 
-impl Usage {
-    /// Both together.
+impl Served {
+    /// A whole report without a word of a cache.
     #[must_use]
-    pub const fn total(self) -> Tokens {
-        self.prompt.plus(self.output)
+    pub const fn whole(prompt: Tokens, output: Tokens) -> Self {
+        Self { prompt: Some(prompt), cached: Tokens(0), output: Some(output) }
     }
 }
 
-/// Finds the last report in an answer that comes in chunks, without keeping the answer.
-#[derive(Debug, Default)]
-pub struct UsageReader {
-    state: State,
-    after_backslash: bool,
-    report: Vec<u8>,
-    last: Option<Usage>,
+/// How an answer's body is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// One JSON document.
+    #[default]
+    Plain,
+    /// Server-sent events.
+    Stream,
+    /// In an encoding that is not read.
+    Encoded,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// So many bytes of the mark have been seen.
-    Looking(usize),
-    /// The mark has been seen; a colon and an object should follow.
-    Marked { colon: bool },
-    /// Inside the object, so deep.
-    Inside(u32),
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self::Looking(0)
+impl Form {
+    /// By the answer's headers.
+    ///
+    /// ```
+    /// use admission_core::usage::Form;
+    ///
+    /// assert_eq!(Form::of(Some("text/event-stream; charset=utf-8"), None), Form::Stream);
+    /// assert_eq!(Form::of(Some("application/json"), Some("identity")), Form::Plain);
+    /// assert_eq!(Form::of(None, Some("gzip")), Form::Encoded);
+    /// ```
+    #[must_use]
+    pub fn of(content_type: Option<&str>, content_encoding: Option<&str>) -> Self {
+        let encoding = content_encoding.map(str::trim).unwrap_or_default();
+        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
+            return Self::Encoded;
+        }
+        let kind = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+        if kind.trim().eq_ignore_ascii_case("text/event-stream") { Self::Stream } else { Self::Plain }
     }
 }
 
-#[derive(Deserialize)]
-struct Report {
-    #[serde(alias = "input_tokens")]
-    prompt_tokens: Option<Value>,
-    #[serde(alias = "output_tokens")]
-    completion_tokens: Option<Value>,
+/// Reads an answer that comes in chunks, without keeping it.
+///
+/// ```
+/// use admission_core::units::Tokens;
+/// use admission_core::usage::{AnswerReader, Form};
+///
+/// let mut answer = AnswerReader::new(Form::Stream);
+/// answer.feed(b"data: {\"choices\":[{\"delta\":{\"content\":\" gate\"}}]}\n\n");
+/// assert!(answer.has_output() && !answer.ended());
+/// answer.feed(b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":6,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n");
+/// assert_eq!(answer.served().prompt, Some(Tokens(6)));
+/// assert!(answer.ended());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct AnswerReader {
+    form: Form,
+    events: Events,
+    document: Document,
 }
 
-impl UsageReader {
+impl AnswerReader {
+    /// Of an answer of this form, before its first byte.
+    #[must_use]
+    pub fn new(form: Form) -> Self {
+        Self { form, ..Self::default() }
+    }
+
+    /// Tokens of a stream's deltas; a plain answer has none.
+    const fn seen(&self) -> u64 {
+        match self.form {
+            Form::Stream => self.document.seen(),
+            Form::Plain | Form::Encoded => 0,
+        }
+    }
+
+    /// How the answer is written.
+    #[must_use]
+    pub const fn form(&self) -> Form {
+        self.form
+    }
+
     /// Takes the next bytes of the answer.
     pub fn feed(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.state = self.step(*byte);
-            self.after_backslash = *byte == b'\\';
+        match self.form {
+            Form::Plain => self.document.feed(bytes),
+            Form::Stream => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    (rest, _) = self.events.advance(rest, &mut self.document);
+                }
+            }
+            Form::Encoded => {}
         }
     }
 
-    /// The last report seen, if it was one.
+    /// A stream's first piece of output has come.
     #[must_use]
-    pub fn usage(&self) -> Option<Usage> {
-        self.last
+    pub const fn has_output(&self) -> bool {
+        self.seen() > 0
     }
 
-    fn step(&mut self, byte: u8) -> State {
-        match self.state {
-            State::Looking(0) if byte == b'"' && self.after_backslash => State::Looking(0),
-            State::Looking(seen) => match MARK.get(seen) {
-                Some(expected) if *expected == byte && seen.saturating_add(1) == MARK.len() => {
-                    State::Marked { colon: false }
-                }
-                Some(expected) if *expected == byte => State::Looking(seen.saturating_add(1)),
-                _ => State::Looking(usize::from(byte == b'"' && !self.after_backslash)),
-            },
-            State::Marked { colon } => match byte {
-                b' ' | b'\t' | b'\r' | b'\n' => State::Marked { colon },
-                b':' if !colon => State::Marked { colon: true },
-                b'{' if colon => {
-                    self.report.clear();
-                    self.report.push(byte);
-                    State::Inside(1)
-                }
-                _ => State::Looking(usize::from(byte == b'"')),
-            },
-            State::Inside(depth) => self.inside(byte, depth),
+    /// Output so far: by a stream's deltas or by what was reported, whichever is more.
+    #[must_use]
+    pub fn output(&self) -> Tokens {
+        Tokens(self.seen().max(self.document.reported().output.unwrap_or(0)))
+    }
+
+    /// The answer has come to the end that its API gives it; one that was cut off has not.
+    #[must_use]
+    pub const fn ended(&self) -> bool {
+        match self.form {
+            Form::Plain => self.document.closed(),
+            Form::Stream => self.events.done() || self.document.said_end(),
+            Form::Encoded => false,
         }
     }
 
-    /// A report holds numbers and objects of numbers; braces inside strings are not expected, and cost only this report.
-    fn inside(&mut self, byte: u8, depth: u32) -> State {
-        if self.report.len() >= LONGEST {
-            return State::Looking(0);
-        }
-        self.report.push(byte);
-        let depth = match byte {
-            b'{' => depth.saturating_add(1),
-            b'}' => depth.saturating_sub(1),
-            _ => depth,
+    /// What the answer has cost as far as it has come. A plain answer without a report, one that is encoded and a stream
+    /// whose events are of no API that is known say nothing.
+    #[must_use]
+    pub fn served(&self) -> Served {
+        let (seen, reported) = (self.seen(), self.document.reported());
+        let Reported { prompt, cached, .. } = *reported;
+        let counts_deltas = self.form == Form::Stream && (self.document.is_known() || !self.events.had_data());
+        let output = match reported.output {
+            Some(output) if reported.after_deltas < seen => Some(output.max(seen)),
+            Some(output) => Some(output),
+            None if counts_deltas => Some(seen),
+            // Nothing was generated, as for embeddings.
+            None => prompt.map(|_| 0),
         };
-        if depth > 0 {
-            return State::Inside(depth);
-        }
-        if let Ok(report) = serde_json::from_slice::<Report>(&self.report) {
-            self.last = report.believed().or(self.last);
-        }
-        State::Looking(0)
-    }
-}
-
-impl Report {
-    /// Nothing of a report whose numbers cannot be counts.
-    fn believed(&self) -> Option<Usage> {
-        let count = |value: &Option<Value>| match value {
-            None | Some(Value::Null) => Some(Tokens(0)),
-            Some(value) => value.as_u64().filter(|count| *count <= MOST_TOKENS).map(Tokens),
-        };
-        let usage = Usage { prompt: count(&self.prompt_tokens)?, output: count(&self.completion_tokens)? };
-        (usage.total() > Tokens(0)).then_some(usage)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    fn read(answer: &str) -> Option<(u64, u64)> {
-        let mut whole = UsageReader::default();
-        whole.feed(answer.as_bytes());
-        let mut by_byte = UsageReader::default();
-        answer.as_bytes().iter().for_each(|byte| by_byte.feed(&[*byte]));
-        assert_eq!(whole.usage(), by_byte.usage(), "{answer}");
-        whole.usage().map(|usage| (usage.prompt.0, usage.output.0))
-    }
-
-    #[test]
-    fn plain_and_streamed_reports_are_read() {
-        assert_eq!(
-            read(
-                r#"{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":6,"total_tokens":18,"completion_tokens":12,"prompt_tokens_details":{"cached_tokens":2}}}"#
-            ),
-            Some((6, 12))
-        );
-        let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n\
-                      data: {\"choices\":[],\"usage\": {\"prompt_tokens\": 6, \"completion_tokens\": 3}}\n\ndata: [DONE]\n\n";
-        assert_eq!(read(stream), Some((6, 3)));
-        assert_eq!(read(r#""usage":{"input_tokens":4,"output_tokens":9}"#), Some((4, 9)));
-    }
-
-    #[test]
-    fn the_last_report_counts() {
-        assert_eq!(
-            read(
-                r#""usage":{"prompt_tokens":1,"completion_tokens":1} "usage":{"prompt_tokens":1,"completion_tokens":7}"#
-            ),
-            Some((1, 7))
-        );
-    }
-
-    #[test]
-    fn text_about_usage_is_no_report() {
-        assert_eq!(read(r#"{"content":"say \"usage\":{\"prompt_tokens\":9} please"}"#), None);
-        assert_eq!(read(r#"{"content":"\\"usage":{"prompt_tokens":5,"completion_tokens":0}"#), None, "as if escaped");
-        assert_eq!(read(r#""usage" "usage":{"prompt_tokens":5}"#), Some((5, 0)));
-    }
-
-    #[test]
-    fn absurd_reports_are_not_believed() {
-        for usage in [
-            r#"{"prompt_tokens":-1}"#,
-            r#"{"prompt_tokens":1e18}"#,
-            r#"{"completion_tokens":18446744073709551615}"#,
-            "{}",
-            "null",
-            "[1]",
-            r#"{"prompt_tokens":"9"}"#,
-        ] {
-            assert_eq!(read(&format!(r#"{{"usage":{usage}}}"#)), None, "{usage}");
-        }
-        assert_eq!(read(&format!(r#""usage":{{"x":"{}"}}"#, "y".repeat(9_000))), None);
-        assert_eq!(read(r#""usage":{"prompt_tokens":3"#), None, "cut off");
+        Served { prompt: prompt.map(Tokens), cached: Tokens(cached), output: output.map(Tokens) }
     }
 }

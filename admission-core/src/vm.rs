@@ -18,23 +18,29 @@ use crate::outcome::Refusal;
 use crate::policy::Pool;
 use crate::queue::{Queue, Ticket};
 use crate::store::{self, Store, StoreError};
-use crate::units::{Millis, Time, Tokens};
+use crate::units::{Millis, Time};
+use crate::usage::Served;
 use crate::view::{ViewSummary, Workers};
 
 mod admission;
 mod claim;
 mod dispatch;
 mod eviction;
+mod learning;
 mod lease;
+mod overdraft;
 #[cfg(test)]
 mod tests;
 mod waiting;
 mod wake;
 
 pub use dispatch::{Progress, Started};
+pub use learning::Lesson;
+pub use overdraft::Overdraft;
 pub use waiting::Joined;
 pub use wake::{Note, Wake};
 
+use learning::Learning;
 use lease::{Change, Frees, Kind, Lease, Settlement};
 
 /// Between ticks of one VM.
@@ -76,8 +82,8 @@ pub struct Request<'a> {
 pub enum Usage {
     /// Nobody said, so what was estimated.
     AsEstimated,
-    /// So many prompt and output tokens.
-    Reported(Tokens),
+    /// As its answer shows; what that does not show is as estimated.
+    Served(Served),
     /// No tokens: its worker did not serve it.
     Nothing,
     /// It was refused after all, which burns nothing.
@@ -167,6 +173,7 @@ pub struct Vm {
     /// Requests that are to be evicted and have not ended yet.
     evicting: BTreeSet<LeaseId>,
     evictions: Vec<LeaseId>,
+    learning: Learning,
 }
 
 impl Vm {
@@ -196,6 +203,7 @@ impl Vm {
             evictable: BTreeMap::new(),
             evicting: BTreeSet::new(),
             evictions: Vec::new(),
+            learning: Learning::default(),
         }
     }
 
@@ -226,6 +234,7 @@ impl Vm {
         }
         self.publish_the_rest(store);
         self.evict_as_asked(store);
+        self.share_learned(store);
         observed
     }
 
@@ -297,7 +306,8 @@ impl Vm {
 
     /// After a fencing nothing of what this VM holds is counted any more: charges all of it under the new epoch.
     fn charge_again(&mut self, store: &impl Store, holder: Holder, now: Time) {
-        self.pending.retain(|change| change.kind != Kind::Recharge);
+        // What leases have grown by is in what they hold.
+        self.pending.retain(|change| !matches!(change.kind, Kind::Recharge | Kind::Overdraft));
         let mut sums: BTreeMap<(Rc<str>, LaneKey), Sum> = BTreeMap::new();
         for lease in self.leases.values() {
             for key in [&lease.tenant_key, &lease.pool_key] {
@@ -337,11 +347,12 @@ impl Vm {
                 Kind::Release(held_for) => ledger.release(members, *holder, *lane, *amount, *held_for),
                 Kind::Refund => ledger.refund(members, *holder, *lane, *amount),
                 Kind::Recharge => ledger.charge(members, *holder, *lane, *amount),
+                Kind::Overdraft => ledger.admit(members, *holder, *lane, *amount),
             }
             for (tally, amount) in tallies {
                 match kind {
                     Kind::Release(_) | Kind::Refund => ledger.untally(members, *holder, *tally, *amount),
-                    Kind::Recharge => ledger.tally(members, *holder, *tally, *amount),
+                    Kind::Recharge | Kind::Overdraft => ledger.tally(members, *holder, *tally, *amount),
                 }
             }
             if let Some(Settlement { rates, flow, spend, give_back }) = budget {

@@ -133,6 +133,18 @@ pub fn virtual_hosts(first: &[Value]) -> Value {
     json!([{"name": "all", "domains": ["*"], "routes": routes}])
 }
 
+/// Access logs that write JSON of this format, one object a line, to the proxy's own log.
+#[must_use]
+pub fn access_log(format: &Value) -> Value {
+    json!([{
+        "name": "envoy.access_loggers.stderr",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StderrAccessLog",
+            "log_format": {"json_format": format},
+        },
+    }])
+}
+
 /// Nowhere: the control role answers by itself.
 #[must_use]
 pub fn no_routes() -> Value {
@@ -142,7 +154,7 @@ pub fn no_routes() -> Value {
 /// The whole bootstrap.
 #[must_use]
 pub fn bootstrap(listeners: &[Value], clusters: &[(&str, SocketAddr)]) -> Value {
-    let tags = ["pool", "lane", "model", "endpoint", "outcome"]
+    let tags = ["pool", "lane", "model", "endpoint", "outcome", "sign"]
         .map(|tag| json!({"tag_name": tag, "regex": format!("({tag}=\\.=(.*?);\\.;)")}));
     let clusters: Vec<Value> = clusters.iter().map(|(name, address)| cluster(name, *address)).collect();
     json!({

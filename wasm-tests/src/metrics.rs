@@ -9,7 +9,8 @@ pub fn sum(page: &str, metric: &str, labels: &[(&str, &str)]) -> u64 {
         let (found, value) = rest.split_once('}')?;
         let found: Vec<&str> = found.split(',').collect();
         let fits = name == metric && wanted.iter().all(|label| found.contains(&label.as_str()));
-        fits.then(|| value.trim().parse::<u64>().ok())?
+        // Sums of histograms have fractions.
+        fits.then(|| value.trim().parse::<f64>().ok())?.map(|value| value.round() as u64)
     });
     samples.sum()
 }

@@ -63,6 +63,8 @@ pub struct Setup {
     pub steered: bool,
     /// Of the listener under test.
     pub virtual_hosts: Value,
+    /// What the listener under test logs of each request to the proxy's own log, one JSON object a line; nothing if null.
+    pub access_log: Value,
 }
 
 impl Setup {
@@ -88,6 +90,7 @@ impl Setup {
             more_workers: 0,
             steered: false,
             virtual_hosts: bootstrap::virtual_hosts(&[]),
+            access_log: Value::Null,
         }
     }
 
@@ -181,6 +184,10 @@ impl Rig {
         let mut public = bootstrap::listener("public", &filters, &json!([]));
         public["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"] =
             setup.virtual_hosts.clone();
+        if !setup.access_log.is_null() {
+            public["filter_chains"][0]["filters"][0]["typed_config"]["access_log"] =
+                bootstrap::access_log(&setup.access_log);
+        }
         if let Some(socket) = &setup.transport_socket {
             public["filter_chains"][0]["transport_socket"] = socket.clone();
         }

@@ -3,8 +3,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use admission_core::decide::Rules;
+use admission_core::estimate::Unlearned;
 use admission_core::intake::{Intake, Next};
 use admission_core::ledger::Ledger;
 use admission_core::members::Members;
@@ -63,7 +65,7 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         no_queue: false,
     };
     let terms = Terms::of(policy, &arrival, &Route::default());
-    let mut intake = Intake::new(arrival, terms, policy);
+    let mut intake = Intake::new(arrival, terms, policy, Rc::new(Unlearned));
     let (ask, pool) = match intake.body(body.as_bytes(), true, policy) {
         Next::Decide(ask, pool) => (ask, pool),
         Next::Refuse(refusal) => return Err(refusal.reason),

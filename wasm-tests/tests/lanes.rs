@@ -267,10 +267,10 @@ async fn a_body_with_too_many_priorities_is_refused() {
             "\"priority\": 1,".repeat(count)
         )
     };
-    assert_eq!(send(&rig, "batch", &many(4), true, 1 << 20).await, Some(200));
-    assert_eq!(rig.worker.stats().last_body, many(4).replace(": 1,", ": 10,"));
+    assert_eq!(send(&rig, "batch", &many(6), true, 1 << 20).await, Some(200));
+    assert_eq!(rig.worker.stats().last_body, many(6).replace(": 1,", ": 10,"));
     for sized in [true, false] {
-        let answer = rig.post_to(CHAT, "acme", &[], many(5)).await;
+        let answer = rig.post_to(CHAT, "acme", &[], many(7)).await;
         assert_eq!((answer.status().as_u16(), reason_of(&answer).as_str()), (400, "malformed"));
         assert_eq!(send(&rig, "batch", &many(100), sized, 100).await, Some(400));
     }

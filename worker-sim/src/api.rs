@@ -4,7 +4,9 @@ mod message;
 mod refusal;
 mod reply;
 mod request;
+mod response;
 mod stream;
+mod usage;
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -29,6 +31,7 @@ use crate::{Config, Fault, Stats};
 use refusal::Refusal;
 use reply::Envelope;
 use request::{Api, Job};
+use usage::{Telling, What};
 
 /// Largest request body, in bytes.
 const BODY_LIMIT: usize = 256 << 20;
@@ -95,9 +98,19 @@ impl App {
             // vLLM makes a chat of a message and keeps its name.
             Api::Chat | Api::Messages => "chatcmpl",
             Api::Completions => "cmpl",
+            Api::Responses => "resp",
+            Api::Embeddings => "embd",
         };
         let (id, created) = (format!("{prefix}-{number:016x}"), wall_seconds() as u64);
-        Envelope { api, id, created, model: self.config.model.clone() }
+        let (model, cached_share) = (self.config.model.clone(), self.config.cached_share);
+        Envelope { api, id, created, model, telling: self.telling(), cached_share }
+    }
+
+    fn telling(&self) -> Telling {
+        let wrong =
+            [(Fault::NoUsage, What::Nothing), (Fault::NullUsage, What::Null), (Fault::AbsurdUsage, What::Absurd)];
+        let what = wrong.into_iter().find(|(fault, _)| self.has(*fault)).map_or(What::Right, |(_, what)| what);
+        Telling { what, repeated: self.has(Fault::RepeatedUsage), nulls: self.has(Fault::NullsBetween) }
     }
 }
 
@@ -106,6 +119,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(|app, request| infer(app, request, Api::Chat)))
         .route("/v1/completions", post(|app, request| infer(app, request, Api::Completions)))
         .route("/v1/messages", post(|app, request| infer(app, request, Api::Messages)))
+        .route("/v1/responses", post(|app, request| infer(app, request, Api::Responses)))
+        .route("/v1/embeddings", post(|app, request| infer(app, request, Api::Embeddings)))
         .route("/v1/models", get(models))
         .route("/health", get(|| async {}))
         .route("/metrics", get(metrics))
@@ -145,7 +160,7 @@ async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Respons
     let mut ticket = app.hub.submit(&job.wishes).map_err(Refusal::NeverFits)?;
     let envelope = app.envelope(api);
     if job.stream {
-        return Ok(stream::respond(envelope, job, ticket, seat));
+        return Ok(stream::respond(envelope, job, ticket, seat, app.has(Fault::Truncate)));
     }
     while ticket.next().await.is_some() {}
     let body = envelope.plain(&job);

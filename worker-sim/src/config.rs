@@ -59,6 +59,9 @@ pub struct Config {
     /// Data-parallel engines behind this one server; each has its own batch and KV blocks.
     #[arg(long, default_value_t = 1)]
     pub data_parallel_size: u32,
+    /// Share of every prompt that is said to have come from the prefix cache; it is computed all the same.
+    #[arg(long, default_value_t = 0.0)]
+    pub cached_share: f64,
     /// What goes wrong from the start (repeatable, or a comma list).
     #[arg(long = "fault", value_enum, value_delimiter = ',')]
     pub faults: Vec<Fault>,
@@ -78,6 +81,19 @@ pub enum Fault {
     GarbageMetrics,
     /// The metrics page is never answered.
     HangMetrics,
+    /// Answers do not tell their usage.
+    NoUsage,
+    /// Answers tell that their usage is null.
+    NullUsage,
+    /// Answers tell numbers that cannot be.
+    AbsurdUsage,
+    /// Chunks of a stream of chat completions or completions tell the usage so far, asked for it or not; and every stream
+    /// tells its usage twice at its end.
+    RepeatedUsage,
+    /// Chunks of a stream that is to tell its usage say that it is null until they do, as OpenAI's own say.
+    NullsBetween,
+    /// Streams break off after half of their tokens.
+    Truncate,
 }
 
 /// A setting that no worker can run with.
@@ -123,6 +139,7 @@ impl Config {
             ("--per-sequence-us", "a number, not negative", not_negative(self.per_sequence_us)),
             ("--per-kv-block-us", "a number, not negative", not_negative(self.per_kv_block_us)),
             ("--step-jitter", "from 0 to 1", (0.0..=1.0).contains(&self.step_jitter)),
+            ("--cached-share", "from 0 to 1", (0.0..=1.0).contains(&self.cached_share)),
             ("--speed", "a number above 0", self.speed.is_finite() && self.speed > 0.0),
         ];
         match rules.into_iter().find(|(_, _, holds)| !holds) {

@@ -1,6 +1,7 @@
 //! Answers over a socket: streamed, plain and refused.
 
 mod common;
+mod usage;
 
 use common::{chat, fast, get_text, post, slow, until};
 use serde_json::{Value, json};
@@ -196,10 +197,10 @@ async fn a_message_is_plain_or_streams_in_the_sequence_of_vllm() {
     let events: Vec<(&str, Value)> = text.split_terminator("\n\n").map(named_event).collect();
     let begun = json!({
         "id": "chatcmpl-0000000000000001", "content": [], "model": "tiny", "stop_reason": null, "stop_sequence": null,
-        "usage": {"input_tokens": 6, "output_tokens": 0},
+        "usage": {"input_tokens": 6, "output_tokens": 1},
     });
     let token = |text| json!({"index": 0, "delta": {"type": "text_delta", "text": text}});
-    let stopped = json!({"delta": {"stop_reason": "max_tokens"}, "usage": {"input_tokens": 6, "output_tokens": 2}});
+    let stopped = json!({"delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 2}});
     let expected = [
         ("message_start", json!({"message": begun})),
         ("content_block_start", json!({"index": 0, "content_block": {"type": "text", "text": ""}})),

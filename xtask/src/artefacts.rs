@@ -9,7 +9,7 @@ use crate::command;
 use crate::workspace::Workspace;
 
 /// What the filter is compiled to.
-const WASM: &str = "wasm32-wasip1";
+pub const WASM: &str = "wasm32-wasip1";
 
 /// Writes what a release consists of.
 ///

@@ -10,6 +10,7 @@ mod command;
 mod config;
 mod demo;
 mod docs;
+mod filter;
 mod overload;
 mod parts;
 mod simulation;
@@ -70,6 +71,21 @@ enum Benchmark {
         #[arg(long)]
         quick: bool,
     },
+    /// What a request through the filter costs the proxy, beside no filter, the least filter and Envoy's own.
+    Filter {
+        /// Write the figures to this file.
+        #[arg(long)]
+        json: Option<PathBuf>,
+        /// Fewer and shorter rounds: enough to see that everything works, too little for figures.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Token estimates against real tokenizers, before and after learning.
+    Estimate {
+        /// What `--help` behind `--` tells of.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -93,6 +109,10 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Bench { what: Benchmark::Overload { json, quick } } => {
             overload::run(&workspace, &overload::Options { json, quick })
         }
+        Task::Bench { what: Benchmark::Filter { json, quick } } => {
+            filter::run(&workspace, &filter::Options { json, quick })
+        }
+        Task::Bench { what: Benchmark::Estimate { arguments } } => suite::estimates(&workspace, &arguments),
         Task::Docs => docs::write(&workspace),
     }
 }

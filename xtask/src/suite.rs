@@ -9,11 +9,12 @@ use crate::{artefacts, command, demo, simulation, tools, validate};
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("tools", tools::install),
     ("filter for wasm32-wasip1", artefacts::filters),
     ("native tests", native_tests),
     ("simulation", simulation::some_seeds),
+    ("estimates against tokenizers", |workspace| estimates(workspace, &[])),
     ("core on wasm32 in Node", core_in_node),
     ("shipped configurations", validate::all),
     ("filter in Envoy", envoy_tests),
@@ -42,6 +43,15 @@ pub fn run(workspace: &Workspace) -> Result<()> {
 
 fn native_tests(workspace: &Workspace) -> Result<()> {
     command::run(command::cargo(["test", "--workspace", "--exclude", "wasm-tests"]).current_dir(&workspace.root))
+}
+
+/// Measures estimates; a program of its own, since tokenizers take long to build.
+///
+/// # Errors
+/// When it cannot be built, or estimates are worse than promised.
+pub fn estimates(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    let mut cargo = command::cargo(["run", "--quiet", "--package", "bench-estimate", "--"]);
+    command::run(cargo.args(arguments).current_dir(&workspace.root))
 }
 
 fn core_in_node(workspace: &Workspace) -> Result<()> {

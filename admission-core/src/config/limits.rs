@@ -19,9 +19,13 @@ pub struct LimitsConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<RateConfig>,
     /// Prompt and output tokens in a minute: charged with the estimate, settled with the `usage` that the worker reports. What
-    /// was used beyond is a debt; an answer without `usage` stays as estimated.
+    /// was used beyond is a debt. A stream without `usage` is settled by its deltas, a plain answer stays as estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<RateConfig>,
+    /// Share of a token that a prompt token costs which the worker had in its cache, by its `usage`: 0 to 1; 1 if not given. In
+    /// `tokens_per_minute` and in the fair tag, once the answer has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_token_cost: Option<f64>,
     /// How much its fair tag, which the state page shows, rises: by tokens ÷ weight, 1 to 1000; 1 if not given, and for `*`.
     /// Of those that wait in a lane, the tenant with the lowest tag goes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,6 +63,9 @@ pub struct TenantLimitsConfig {
     pub tokens_per_minute: Option<RateConfig>,
     /// Instead of the tier's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_token_cost: Option<f64>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
     /// Instead of the tier's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,6 +87,7 @@ impl TenantLimitsConfig {
             max_tokens_in_flight: self.max_tokens_in_flight,
             requests_per_minute: self.requests_per_minute,
             tokens_per_minute: self.tokens_per_minute,
+            cached_token_cost: self.cached_token_cost,
             weight: self.weight,
             lane: self.lane.clone(),
             max_lane: self.max_lane.clone(),

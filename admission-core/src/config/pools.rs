@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{RateConfig, default_hold, text};
+use crate::estimate::Family;
 use crate::outcome::Reason;
 use crate::units::Millis;
 
@@ -33,9 +34,13 @@ pub struct PoolConfig {
     /// Prompt tokens of one request, at least 1: above it 413.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_prompt_tokens: Option<u64>,
-    /// Output tokens expected of a request that asks for more, or sets no limit; at least 1; × answers asked for.
+    /// Output tokens expected of a request that asks for more, or sets no limit, until enough answers have been seen; at least
+    /// 1; × answers asked for.
     #[serde(default = "default_expected_output")]
     pub expected_output_tokens: u64,
+    /// How the tokens of its requests are estimated.
+    #[serde(default)]
+    pub estimate: EstimateConfig,
     /// With it, a request is admitted while its tokens fit into the workers' free KV blocks; without it nobody looks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv: Option<KvConfig>,
@@ -88,6 +93,46 @@ pub struct ClassConfig {
     pub max_prompt_tokens: Option<u64>,
 }
 
+/// How the tokens of a pool's requests are estimated.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EstimateConfig {
+    /// Whose tokenizer its models' resembles, until enough usage has been reported; by the name of the model if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<Family>,
+    /// What a request's output is taken for.
+    #[serde(default)]
+    pub output: OutputEstimate,
+    /// Share of answers that the learned output covers: above 0, at most 1. The tokens of longer ones are charged as they come.
+    #[serde(default = "default_quantile")]
+    pub quantile: f64,
+    /// Prompt tokens of a picture.
+    #[serde(default = "default_image_tokens")]
+    pub image_tokens: u64,
+    /// Prompt tokens of a recording.
+    #[serde(default = "default_recording_tokens")]
+    pub recording_tokens: u64,
+    /// Prompt tokens of a file or film, beside the text of one that is sent as plain text.
+    #[serde(default = "default_file_tokens")]
+    pub file_tokens: u64,
+}
+
+/// What a request's output is taken for; its own limit where that is less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OutputEstimate {
+    /// The length that a share of the answers of its tenant and model, or of its model, have stayed within;
+    /// `expected_output_tokens` before 20 of them.
+    #[default]
+    Learned,
+    /// `expected_output_tokens`.
+    Expected,
+    /// The request's own limit; where it sets none, what `max_model_len` leaves.
+    MaxTokens,
+}
+
 /// KV cache of a pool's workers.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -129,6 +174,19 @@ pub enum StalePolicy {
     Admit,
 }
 
+impl Default for EstimateConfig {
+    fn default() -> Self {
+        Self {
+            family: None,
+            output: OutputEstimate::default(),
+            quantile: default_quantile(),
+            image_tokens: default_image_tokens(),
+            recording_tokens: default_recording_tokens(),
+            file_tokens: default_file_tokens(),
+        }
+    }
+}
+
 impl Default for StaleConfig {
     fn default() -> Self {
         Self { hold: default_hold(), then: StalePolicy::default() }
@@ -137,6 +195,22 @@ impl Default for StaleConfig {
 
 const fn default_expected_output() -> u64 {
     512
+}
+
+const fn default_quantile() -> f64 {
+    0.9
+}
+
+const fn default_image_tokens() -> u64 {
+    1_000
+}
+
+const fn default_recording_tokens() -> u64 {
+    500
+}
+
+const fn default_file_tokens() -> u64 {
+    2_000
 }
 
 const fn default_block_size() -> u32 {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::estimate::Unlearned;
 use crate::policy::{Plugin, Route};
 use crate::units::Tokens;
 #[cfg(target_family = "wasm")]
@@ -33,7 +34,7 @@ fn arrival(api: Api, body_bytes: Option<u64>, encoded: bool) -> Arrival {
 
 fn begun(policy: &Policy, arrival: Arrival) -> Intake {
     let terms = Terms::of(policy, &arrival, &Route::default());
-    Intake::new(arrival, terms, policy)
+    Intake::new(arrival, terms, policy, Rc::new(Unlearned))
 }
 
 fn let_in(intake: &mut Intake) {
@@ -214,7 +215,7 @@ fn a_stream_of_unknown_size_that_tells_nothing_is_decided_at_once_and_corrected_
 fn what_cannot_be_read_is_charged_by_size() {
     let policy = policy(ONE_POOL, false);
     let size = Some(160);
-    for (api, encoded) in [(Api::Other, false), (Api::Embeddings, false), (Api::Chat, true)] {
+    for (api, encoded) in [(Api::Other, false), (Api::Embeddings, true), (Api::Chat, true)] {
         let mut intake = begun(&policy, arrival(api, size, encoded));
         assert!(matches!(intake.headers(), Next::Decide(ask, _) if ask.prompt == Tokens(40)));
         let_in(&mut intake);
@@ -249,7 +250,7 @@ fn what_depends_on_the_body_waits_for_it() {
         let arrival = arrival(Api::Chat, Some(9), false);
         let route = policy.route(arrival.place(None, None), Route::default());
         let terms = Terms::of(&policy, &arrival, &route);
-        assert_eq!(Intake::new(arrival, terms, &policy).wait(), wait, "{json}");
+        assert_eq!(Intake::new(arrival, terms, &policy, Rc::new(Unlearned)).wait(), wait, "{json}");
     }
     let by_model = policy(&rules(""), true);
     assert_eq!(begun(&by_model, arrival(Api::Messages, None, false)).wait(), Wait::AtHeaders, "any body may name one");
@@ -266,7 +267,7 @@ fn a_route_fixes_the_pool_whatever_the_model() {
     let policy = policy(&json, false);
     let arrival = arrival(Api::Chat, Some(14), false);
     let route = policy.route(arrival.place(None, None), Route::default());
-    let mut intake = Intake::new(arrival.clone(), Terms::of(&policy, &arrival, &route), &policy);
+    let mut intake = Intake::new(arrival.clone(), Terms::of(&policy, &arrival, &route), &policy, Rc::new(Unlearned));
     assert!(matches!(intake.headers(), Next::Decide(_, pool) if pool.name == "b"), "known from the headers");
     let_in(&mut intake);
     assert!(matches!(intake.body(br#"{"model": "z"}"#, true, &policy), Next::Correct(_)));
@@ -342,6 +343,39 @@ fn a_priority_is_replaced_in_any_json_but_given_to_chat_and_completions_alone() 
     ] {
         let mut intake = begun(&policy, arrival(api, Some(body.len() as u64), false));
         assert!(matches!(intake.body(body.as_bytes(), true, &policy), Next::Decide(..)), "{body}");
-        assert_eq!(intake.slots().is_some(), slots, "{body}");
+        assert_eq!(intake.rewriting(&policy).is_some(), slots, "{body}");
     }
+}
+
+#[test]
+fn usage_is_asked_for_where_a_caller_streams_and_does_not_ask_itself() {
+    let policy = policy(&ONE_POOL.replacen('{', r#"{"force_usage": true, "#, 1), true);
+    let asks = |api, body: &str| {
+        let mut intake = begun(&policy, arrival(api, Some(body.len() as u64), false));
+        assert!(matches!(intake.body(body.as_bytes(), true, &policy), Next::Decide(..)), "{body}");
+        intake.rewriting(&policy).is_some_and(|(changes, _)| changes.include_usage && changes.priority.is_none())
+    };
+    let silent = r#"{"stream": true, "stream_options": {"include_usage": false}}"#;
+    assert!(asks(Api::Chat, r#"{"stream": true}"#) && asks(Api::Completions, silent));
+    assert!(!asks(Api::Chat, r#"{"stream": true, "stream_options": {"include_usage": true}}"#), "it asks itself");
+    assert!(!asks(Api::Chat, r#"{"stream": false}"#) && !asks(Api::Chat, "{}"), "its answer is plain");
+    assert!(!asks(Api::Messages, silent) && !asks(Api::Responses, silent), "those report always");
+}
+
+#[test]
+fn what_a_limit_cut_short_says_nothing_of_answers_unless_it_is_longer_than_expected() {
+    let asked = |limit: Option<u64>| Asked {
+        model: None,
+        inputs: Inputs::default(),
+        token_ids: Tokens(4),
+        sequences: 2,
+        limit: limit.map(Tokens),
+        plain: true,
+    };
+    let seen = |limit, output, expected| asked(limit).output_seen(Tokens(output), Tokens(expected)).map(|each| each.0);
+    assert_eq!((seen(None, 90, 40), seen(Some(50), 90, 200)), (Some(45), Some(45)), "they ended by themselves");
+    assert_eq!((seen(Some(50), 100, 100), seen(Some(50), 100, 60)), (None, Some(50)), "they were cut short");
+    assert_eq!(seen(None, 0, 0), None, "embeddings have none");
+    assert_eq!(asked(None).prompt_seen(Tokens(10)), Some(Tokens(6)));
+    assert_eq!(Asked { plain: false, ..asked(None) }.prompt_seen(Tokens(10)), None, "there was a picture in it");
 }

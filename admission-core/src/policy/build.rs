@@ -120,8 +120,10 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
     let (tenants, everybody_else) = tenants::tenants(config, &lanes, &mut check);
     let pools = pools::pools(config, &keys, &mut check);
     let routes = routes::routes(config, Names { lanes: &lanes, pools: &pools, tiers: &tiers }, &mut check);
-    if config.tag_body && !config.header_pause {
-        check.problem("tag_body", "needs `header_pause: true`: a body cannot be changed once its headers have gone on");
+    for (field, wanted) in [("tag_body", config.tag_body), ("force_usage", config.force_usage)] {
+        if wanted && !config.header_pause {
+            check.problem(field, "needs `header_pause: true`: a body cannot be changed once its headers have gone on");
+        }
     }
     Policy {
         namespace: config.namespace.clone(),
@@ -132,6 +134,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         default_tenant: config.tenant.default.clone(),
         lane_header: config.lane_header.as_ref().map(|header| header.to_ascii_lowercase()),
         tag_body: config.tag_body,
+        force_usage: config.force_usage,
         hold_limit: config.body.hold_limit,
         reject: Reject {
             status: config.reject.status.clone(),

@@ -23,6 +23,8 @@ pub struct Limits {
     pub tokens: Option<Cap>,
     /// Of requests and tokens for each minute.
     pub rates: Arc<Rates>,
+    /// Thousandths of a token that a cached prompt token costs, where it says so.
+    pub cached_cost: Option<u32>,
     /// Share beside other tenants, at least 1.
     pub weight: u32,
     /// Whether decisions bind its requests, where it has a word of its own.
@@ -36,7 +38,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let rates = Arc::default();
-        Self { requests: None, tokens: None, rates, weight: 1, mode: None, lane: None, max_lane: 0 }
+        Self { requests: None, tokens: None, rates, cached_cost: None, weight: 1, mode: None, lane: None, max_lane: 0 }
     }
 }
 
@@ -47,7 +49,7 @@ impl Limits {
         self.requests.is_some() || self.tokens.is_some() || rates.requests.is_some() || rates.tokens.is_some()
     }
 
-    /// With another's limits of requests and tokens where it has some.
+    /// With another's limits of requests and tokens, and price of cached ones, where it has some.
     #[must_use]
     pub(crate) fn under(&self, other: &Self) -> Self {
         let rates = Rates {
@@ -58,6 +60,7 @@ impl Limits {
             requests: other.requests.clone().or_else(|| self.requests.clone()),
             tokens: other.tokens.clone().or_else(|| self.tokens.clone()),
             rates: Arc::new(rates),
+            cached_cost: other.cached_cost.or(self.cached_cost),
             ..self.clone()
         }
     }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::Cap;
 use crate::budget::Rates;
-use crate::config::StalePolicy;
+use crate::config::{EstimateConfig, StalePolicy};
+use crate::estimate::Family;
 use crate::ledger::TallyKey;
 use crate::outcome::Reason;
+use crate::request::Media;
 use crate::units::{Millis, Tokens};
 
 /// Workers that serve the same models.
@@ -33,6 +35,8 @@ pub struct Pool {
     pub max_prompt_tokens: Option<Cap>,
     /// Output expected of a request that asks for more, or sets no limit.
     pub expected_output: Tokens,
+    /// How tokens are estimated.
+    pub estimate: EstimateConfig,
     /// Tokens in a KV block.
     pub block_size: u32,
     /// Share of KV blocks never given out; `None` when requests are not fitted into blocks.
@@ -136,6 +140,26 @@ impl Pool {
                 best.max_by_key(|(strength, _)| *strength).map_or_else(|| "other".to_owned(), |(_, best)| best.text())
             }
         }
+    }
+
+    /// Whose tokenizer a model's resembles.
+    #[must_use]
+    pub fn family(&self, model: Option<&str>) -> Family {
+        let only = match self.models.as_slice() {
+            [only] => Some(only.text()),
+            _ => None,
+        };
+        let name = model.or(only.as_deref());
+        self.estimate.family.or_else(|| name.map(Family::of_model)).unwrap_or(Family::Generic)
+    }
+
+    /// Prompt tokens of what is no text.
+    #[must_use]
+    pub fn media(&self, media: Media) -> Tokens {
+        let Media { images, recordings, files } = media;
+        let EstimateConfig { image_tokens, recording_tokens, file_tokens, .. } = self.estimate;
+        let of = |each: u64, number: u64| Tokens(each).times(number);
+        of(image_tokens, images).plus(of(recording_tokens, recordings)).plus(of(file_tokens, files))
     }
 
     /// Whether a class of the pool depends on the model that a request names.

@@ -146,8 +146,8 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
 #[test]
 fn every_problem_of_lanes_routes_and_classes_is_reported_with_its_path() {
     let found = problems(
-        r#"{"tag_body": true,
-            "tiers": {"gold": {"weight": 0, "lane": "none"}, "empty": {"lane": "a"}}, "tenants": {"acme": {"weight": 1001, "max_lane": "none"}, "*": {"weight": 2}},
+        r#"{"tag_body": true, "force_usage": true,
+            "tiers": {"gold": {"weight": 0, "cached_token_cost": 1.5, "lane": "none"}, "empty": {"lane": "a"}}, "tenants": {"acme": {"weight": 1001, "max_lane": "none"}, "*": {"weight": 2}},
             "lanes": [{"name": "a", "ceiling": 0}], "objectives": {"x": "none"},
             "lane_rules": [{"lane": "a"}, {"model": "*x", "lane": "none"}, {"path_prefix": "v1", "lane": "a"}],
             "routes": [{"match": {}, "lane": "a"}, {"match": {"path_prefix": "/x?y"}}, {"lane": "a"},
@@ -163,6 +163,8 @@ fn every_problem_of_lanes_routes_and_classes_is_reported_with_its_path() {
     );
     let paths = [
         "tag_body: needs `header_pause: true`",
+        "force_usage: needs `header_pause: true`",
+        "tiers.gold.cached_token_cost: ",
         "tiers.gold.weight: ",
         "tiers.gold.lane: \"none\" is not one of `lanes`",
         "tenants.acme.weight: ",

@@ -1,14 +1,10 @@
 //! Keys that mean something, and the limits that some of them set.
 
-/// Keys within messages whose strings are data and links, no text of the prompt.
-pub(super) const NOT_TEXT: [&[u8]; 4] = [b"data", b"file_data", b"file_id", b"url"];
-
-/// Keys within messages whose strings are names, which the overhead of a message covers; beyond their usual length they
-/// are text, since templates render what they are given.
-pub(super) const NAMES: [&[u8]; 7] = [b"detail", b"format", b"id", b"media_type", b"role", b"tool_call_id", b"type"];
-
-/// Usual length of such a name, in bytes.
+/// Usual length of a name within a message, in bytes.
 pub(super) const NAME_LENGTH: usize = 48;
+
+/// Usual length of a role, which templates render as it is.
+pub(super) const ROLE_LENGTH: usize = 16;
 
 /// The top-level field being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,16 +13,26 @@ pub(super) enum Field {
     #[default]
     Other,
     Model,
+    Stream,
+    /// Where it stands is noted.
+    StreamOptions,
     MaxTokens,
     MaxCompletionTokens,
+    MaxOutputTokens,
     N,
     BestOf,
+    /// Messages of a chat, or what stands beside them: a system prompt.
     Messages,
+    /// Anthropic's system prompt: blocks like those of a message, but no message.
+    System,
+    /// Text, several texts, or token ids. Where objects stand in it, as in a call of the responses API, they are messages.
     Prompt,
     Suffix,
     /// Where it stands is noted. It counts as if it were not known: a caller may put any text there.
     Priority,
-    /// Declared to the model as they stand: keys count as well.
+    /// Tools, declared to the model as they stand: all but blanks between their parts counts.
+    Tools,
+    /// Other things declared so.
     Declarations,
     /// Known to be no part of a prompt.
     NoPrompt,
@@ -36,23 +42,84 @@ impl Field {
     pub(super) fn of_key(key: &[u8]) -> Self {
         match key {
             b"model" => Self::Model,
+            b"stream" => Self::Stream,
+            b"stream_options" => Self::StreamOptions,
             b"max_tokens" => Self::MaxTokens,
             b"max_completion_tokens" => Self::MaxCompletionTokens,
+            b"max_output_tokens" => Self::MaxOutputTokens,
             b"n" => Self::N,
             b"best_of" => Self::BestOf,
             b"messages" => Self::Messages,
-            b"prompt" => Self::Prompt,
+            b"system" => Self::System,
+            b"prompt" | b"input" => Self::Prompt,
             b"suffix" => Self::Suffix,
             b"priority" => Self::Priority,
-            b"tools" | b"functions" | b"response_format" | b"documents" => Self::Declarations,
-            b"user" | b"stop" | b"metadata" | b"request_id" | b"cache_salt" | b"service_tier" => Self::NoPrompt,
+            b"tools" | b"functions" => Self::Tools,
+            b"response_format" | b"documents" => Self::Declarations,
+            b"user" | b"stop" | b"stop_sequences" | b"metadata" | b"request_id" | b"cache_salt" | b"service_tier"
+            | b"encoding_format" => Self::NoPrompt,
             _ => Self::Other,
         }
     }
 
     /// Whether its value is a number that limits or multiplies the answer.
     pub(super) fn is_limit(self) -> bool {
-        matches!(self, Self::MaxTokens | Self::MaxCompletionTokens | Self::N | Self::BestOf)
+        matches!(self, Self::MaxTokens | Self::MaxCompletionTokens | Self::MaxOutputTokens | Self::N | Self::BestOf)
+    }
+
+    /// Whether it holds messages or blocks of them.
+    pub(super) fn is_chat(self) -> bool {
+        matches!(self, Self::Messages | Self::System | Self::Prompt)
+    }
+
+    /// Whether keys and signs in it count as well as strings.
+    pub(super) fn is_declared(self) -> bool {
+        matches!(self, Self::Tools | Self::Declarations)
+    }
+}
+
+/// What a key below the top level says of its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Inner {
+    #[default]
+    Plain,
+    /// Its strings are data, unless there are blanks in them.
+    Data,
+    /// Its strings are links and ids, no text of the prompt.
+    Link,
+    /// Its strings are names, which the overhead of a message covers; beyond their usual length they are text, since
+    /// templates render what they are given.
+    Name,
+    /// The name of who speaks.
+    Role,
+    /// A name that tells what a block of a message is.
+    Type,
+    /// The object is a picture, or says where one is.
+    Image,
+    /// The object is a recording, or says where one is.
+    Audio,
+    /// The value is a file, or says where one is.
+    File,
+    IncludeUsage,
+    /// Objects and lists under it are rendered as they stand: what tools were called with, what they gave back.
+    Declared,
+}
+
+impl Inner {
+    pub(super) fn of_key(key: &[u8]) -> Self {
+        match key {
+            b"data" => Self::Data,
+            b"url" => Self::Link,
+            b"detail" | b"format" | b"id" | b"media_type" | b"tool_call_id" => Self::Name,
+            b"role" => Self::Role,
+            b"type" => Self::Type,
+            b"image_url" => Self::Image,
+            b"input_audio" | b"audio_url" => Self::Audio,
+            b"file_data" | b"file_id" | b"file_url" | b"video_url" => Self::File,
+            b"include_usage" => Self::IncludeUsage,
+            b"input" | b"arguments" | b"output" | b"parameters" => Self::Declared,
+            _ => Self::Plain,
+        }
     }
 }
 
@@ -63,6 +130,7 @@ pub(super) struct Limits {
     best_of: Option<u64>,
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,
+    max_output_tokens: Option<u64>,
 }
 
 impl Limits {
@@ -72,15 +140,16 @@ impl Limits {
         match field {
             Field::MaxTokens => self.max_tokens = number,
             Field::MaxCompletionTokens => self.max_completion_tokens = number,
+            Field::MaxOutputTokens => self.max_output_tokens = number,
             Field::N => self.n = number,
             Field::BestOf => self.best_of = number,
             _ => {}
         }
     }
 
-    /// Longest answer, in tokens: the larger of both limits, since which of them counts is the worker's affair.
+    /// Longest answer, in tokens: the largest limit, since which of them counts is the worker's affair.
     pub(super) fn max_tokens(&self) -> Option<u64> {
-        self.max_completion_tokens.max(self.max_tokens)
+        self.max_completion_tokens.max(self.max_tokens).max(self.max_output_tokens)
     }
 
     /// Answers to one prompt.

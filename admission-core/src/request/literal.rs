@@ -19,11 +19,16 @@ impl<const N: usize> Buffer<N> {
         (self.length, self.overflowed) = (0, false);
     }
 
-    pub(super) fn push(&mut self, byte: u8) {
-        match self.bytes.get_mut(self.length) {
+    pub(super) fn is_empty(&self) -> bool {
+        self.length == 0 && !self.overflowed
+    }
+
+    pub(super) fn extend(&mut self, bytes: &[u8]) {
+        let end = self.length.saturating_add(bytes.len());
+        match self.bytes.get_mut(self.length..end) {
             Some(place) => {
-                *place = byte;
-                self.length = self.length.saturating_add(1);
+                place.copy_from_slice(bytes);
+                self.length = end;
             }
             None => self.overflowed = true,
         }
@@ -43,4 +48,13 @@ pub(super) fn whole_number(literal: &[u8]) -> Option<u64> {
     }
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)?;
     Some(number as u64)
+}
+
+/// A switch as lenient parsers read it; nothing for what is none.
+pub(super) fn switch(literal: &[u8]) -> Option<bool> {
+    let is = |words: &[&[u8]]| words.iter().any(|word| literal.eq_ignore_ascii_case(word));
+    if is(&[b"true", b"1", b"yes", b"on", b"y", b"t"]) {
+        return Some(true);
+    }
+    is(&[b"false", b"0", b"no", b"off", b"n", b"f"]).then_some(false)
 }

@@ -1,18 +1,18 @@
-//! The state machine behind [`Scanner::feed`].
+//! The state machine behind [`Scanner::feed`]: what the bytes of a JSON document are. What they mean is in [`meaning`].
 
-use super::field::{Field, Limits, NAME_LENGTH, NAMES, NOT_TEXT};
-use super::literal::{Buffer, whole_number};
-use super::tag::Slots;
-use super::text::Classes;
-use super::{Broken, Facts, MAX_DEPTH, MAX_MODEL_NAME};
-use crate::estimate;
-use crate::units::Tokens;
+use super::field::{Field, Inner, Limits};
+use super::literal::Buffer;
+use super::rewrite::Slots;
+use super::text::Features;
+use super::{Broken, Facts, Longest, MAX_DEPTH};
 
-/// Longest key compared; longer ones are none that matter.
-const MAX_KEY: usize = 24;
+mod meaning;
+mod strings;
 
-/// Longest number compared; longer ones are none that a limit could be.
-const MAX_LITERAL: usize = 40;
+use strings::{InString, Use};
+
+/// Longest key, name or number compared; longer ones are none that matter.
+const MAX_SHORT: usize = 40;
 
 /// Reads a JSON request body chunk by chunk.
 ///
@@ -33,18 +33,25 @@ pub struct Scanner {
     /// One bit for each open container: set for an object.
     objects: u128,
     field: Field,
-    counted_as_text: bool,
-    /// Bytes of the string being read that are not counted.
+    /// The last key below the top level.
+    inner: Inner,
+    /// Depth of the container within a chat that is rendered as it stands; 0 outside any.
+    declared_from: u32,
+    /// What the string being read is for.
+    string: Use,
+    /// The key, name or number being read.
+    short: Buffer<MAX_SHORT>,
+    /// Bytes of the name being read that are not counted.
     free_bytes: usize,
-    key: Buffer<MAX_KEY>,
-    literal: Buffer<MAX_LITERAL>,
+    /// Of the string being read that is data unless it proves to be text.
+    data: Features,
     model: Vec<u8>,
     model_too_long: bool,
     high_surrogate: Option<u16>,
     prompts: u64,
-    /// Text and token ids of the prompt being read, where there is a list of them.
-    this_prompt: (Classes, u64),
-    longest_prompt: Tokens,
+    /// Text and token ids before the prompt being read, where there is a list of them.
+    before: Longest,
+    longest: Longest,
     limits: Limits,
     slots: Slots,
 }
@@ -65,44 +72,43 @@ enum State {
     Colon,
     /// A comma or the end of the container.
     AfterValue,
-    String(Text, InString),
+    String(InString),
     Literal,
     /// After the body's `}`.
     Done,
     Broken(Broken),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Text {
-    Key,
-    Value,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InString {
-    Plain,
-    Escape,
-    Unicode { digits: u8, unit: u16 },
+const fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
 impl Scanner {
     /// Takes the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
-        while let Some((&byte, after)) = rest.split_first() {
-            if let State::String(text, InString::Plain) = self.state {
-                let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).unwrap_or(rest.len());
-                let (content, behind) = rest.split_at_checked(end).unwrap_or((rest, &[]));
-                if !content.is_empty() {
-                    self.content(text, content);
-                    self.advance(content.len());
+        while let Some((&byte, behind)) = rest.split_first() {
+            match self.state {
+                State::String(InString::Plain) => {
+                    let taken = self.plain(rest);
+                    self.advance(taken);
+                    rest = rest.get(taken..).unwrap_or_default();
+                }
+                State::Literal => {
+                    let taken = self.literal(rest);
+                    self.advance(taken);
+                    rest = rest.get(taken..).unwrap_or_default();
+                }
+                State::Broken(_) => {
+                    self.advance(rest.len());
+                    return;
+                }
+                _ => {
+                    self.step(byte);
+                    self.advance(1);
                     rest = behind;
-                    continue;
                 }
             }
-            self.step(byte);
-            self.advance(1);
-            rest = after;
         }
     }
 
@@ -144,13 +150,14 @@ impl Scanner {
     pub fn facts(&self) -> Facts {
         Facts {
             max_tokens: self.limits.max_tokens(),
-            longest_prompt: (self.prompts > 1).then_some(self.longest_prompt),
+            longest_prompt: (self.prompts > 1).then(|| self.longest.clone()),
             sequences: self.prompts.max(1).saturating_mul(self.limits.answers()),
             ..self.facts.clone()
         }
     }
 
-    /// Where the body has, or lacks, a priority. Complete once [`Scanner::finish`] finds nothing wrong.
+    /// Where the body has, or lacks, what may have to be written into it. Complete once [`Scanner::finish`] finds nothing
+    /// wrong.
     #[must_use]
     pub fn slots(&self) -> &Slots {
         &self.slots
@@ -161,19 +168,21 @@ impl Scanner {
     }
 
     fn step(&mut self, byte: u8) {
+        if let State::String(within) = self.state {
+            return self.escaped(within, byte);
+        }
+        if is_blank(byte) {
+            return;
+        }
+        let declared = self.is_declaration();
+        self.structure(byte);
+        if declared && self.is_declaration() {
+            self.facts.text.add_bytes(&[byte]);
+        }
+    }
+
+    fn structure(&mut self, byte: u8) {
         match self.state {
-            State::String(text, within) => self.state = self.string_byte(text, within, byte),
-            State::Literal if !matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n') => {
-                self.literal.push(byte)
-            }
-            State::Literal => {
-                self.literal_ended();
-                self.value_ended(self.facts.bytes);
-                self.state = State::AfterValue;
-                self.step(byte);
-            }
-            State::Broken(_) => {}
-            _ if matches!(byte, b' ' | b'\t' | b'\r' | b'\n') => {}
             State::Start if byte == b'{' => {
                 self.slots.object_begins(self.behind());
                 self.open(true);
@@ -188,11 +197,16 @@ impl Scanner {
             State::Colon => self.fail("`:` was expected"),
             State::AfterValue => self.after_value(byte),
             State::Done => self.fail("something follows the JSON object"),
+            State::String(_) | State::Literal | State::Broken(_) => {}
         }
     }
 
     fn fail(&mut self, what: &'static str) {
-        self.state = State::Broken(Broken { what, at: self.facts.bytes });
+        self.fail_at(what, 0);
+    }
+
+    fn fail_at(&mut self, what: &'static str, offset: usize) {
+        self.state = State::Broken(Broken { what, at: self.facts.bytes.saturating_add(offset as u64) });
     }
 
     fn in_object(&self) -> bool {
@@ -203,13 +217,13 @@ impl Scanner {
         if self.depth >= MAX_DEPTH {
             return self.fail("the body is nested too deeply");
         }
+        let declares = self.field.is_chat() && self.inner() == Inner::Declared && self.declared_from == 0;
         self.depth = self.depth.saturating_add(1);
         self.objects = self.objects << 1 | u128::from(object);
-        match (self.field, self.depth, object) {
-            (Field::Messages, 3, true) => self.facts.messages = self.facts.messages.saturating_add(1),
-            (Field::Prompt, 3, false) => self.begin_prompt(),
-            _ => {}
+        if declares {
+            self.declared_from = self.depth;
         }
+        self.opened(object);
         self.state = if object { State::Key { or_end: true } } else { State::Value { or_end: true } };
     }
 
@@ -217,9 +231,7 @@ impl Scanner {
         if self.in_object() != object {
             return self.fail("brackets do not match");
         }
-        if self.field == Field::Prompt && self.depth == 3 {
-            self.end_prompt();
-        }
+        self.closes(object);
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
         if self.depth == 0 {
@@ -227,7 +239,6 @@ impl Scanner {
             self.state = State::Done;
         } else {
             self.value_ended(self.behind());
-            self.state = State::AfterValue;
         }
     }
 
@@ -236,46 +247,32 @@ impl Scanner {
         self.facts.bytes.saturating_add(1)
     }
 
-    fn value_ended(&mut self, behind: u64) {
-        if self.field == Field::Priority && self.depth == 1 {
-            self.slots.value_ends(behind);
-        }
-    }
-
     fn begin_key(&mut self) {
-        self.key.clear();
-        if self.depth == 1 {
-            self.slots.key_begins();
+        self.short.clear();
+        match (self.depth, self.field) {
+            (1, _) => self.slots.key_begins(),
+            (2, Field::StreamOptions) => self.slots.option_begins(),
+            _ => {}
         }
-        self.state = State::String(Text::Key, InString::Plain);
+        self.string = Use::Key;
+        self.state = State::String(InString::Plain);
     }
 
     fn begin_value(&mut self, byte: u8) {
-        if self.field == Field::Priority && self.depth == 1 {
-            self.slots.value_begins(self.facts.bytes);
-        }
+        self.value_begins(byte);
         match byte {
             b'{' => self.open(true),
             b'[' => self.open(false),
             b'"' => {
-                match (self.field, self.depth) {
-                    (Field::Model, 1) => {
-                        self.model.clear();
-                        self.model_too_long = false;
-                    }
-                    (Field::Prompt, 2) => self.begin_prompt(),
-                    _ => {}
-                }
-                self.literal.clear();
-                self.counted_as_text = self.is_text();
-                let named = self.field == Field::Messages && self.in_object() && NAMES.contains(&self.key.bytes());
-                self.free_bytes = if named { NAME_LENGTH } else { 0 };
-                self.state = State::String(Text::Value, InString::Plain);
+                self.short.clear();
+                self.string_begins();
+                self.state = State::String(InString::Plain);
             }
             b',' | b':' | b'}' | b']' => self.fail("a value was expected"),
             _ => {
-                self.literal.clear();
-                self.literal.push(byte);
+                self.short.clear();
+                self.short.extend(&[byte]);
+                self.literal_begins(byte);
                 self.state = State::Literal;
             }
         }
@@ -291,183 +288,19 @@ impl Scanner {
         }
     }
 
-    /// Whether the string about to be read is part of the prompt. One that stands in a list has no key of its own.
-    fn is_text(&self) -> bool {
-        match self.field {
-            Field::Prompt | Field::Suffix | Field::Declarations | Field::Priority | Field::Other => true,
-            Field::Messages => !self.in_object() || !NOT_TEXT.contains(&self.key.bytes()),
-            _ => false,
+    /// Takes what follows of a number or a name such as `true`, and returns how much that is.
+    fn literal(&mut self, bytes: &[u8]) -> usize {
+        let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || is_blank(*byte);
+        let end = bytes.iter().position(ends);
+        let more = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+        self.short.extend(more);
+        if self.is_declaration() {
+            self.facts.text.add_bytes(more);
         }
-    }
-
-    /// Whether the value being read is a top-level limit. A number in quotes is one: workers convert it.
-    fn is_limit(&self) -> bool {
-        self.depth == 1 && self.field.is_limit()
-    }
-
-    fn content(&mut self, text: Text, bytes: &[u8]) {
-        match text {
-            Text::Key => {
-                bytes.iter().for_each(|byte| self.key.push(*byte));
-                if self.field == Field::Declarations && self.depth > 1 {
-                    self.facts.text.add_bytes(bytes);
-                }
-            }
-            Text::Value if self.field == Field::Model && self.depth == 1 => self.model_bytes(bytes),
-            Text::Value if self.is_limit() => bytes.iter().for_each(|byte| self.literal.push(*byte)),
-            Text::Value if self.counted_as_text => {
-                let free = self.free_bytes.min(bytes.len());
-                self.free_bytes = self.free_bytes.saturating_sub(free);
-                self.add_text(bytes.get(free..).unwrap_or_default());
-            }
-            Text::Value => {}
+        if end.is_some() {
+            self.literal_ends();
+            self.value_ended(self.facts.bytes.saturating_add(more.len() as u64));
         }
-    }
-
-    fn add_text(&mut self, bytes: &[u8]) {
-        self.facts.text.add_bytes(bytes);
-        if self.field == Field::Prompt && self.depth >= 2 {
-            self.this_prompt.0.add_bytes(bytes);
-        }
-    }
-
-    fn begin_prompt(&mut self) {
-        self.prompts = self.prompts.saturating_add(1);
-        self.this_prompt = Default::default();
-    }
-
-    fn end_prompt(&mut self) {
-        let (text, ids) = &self.this_prompt;
-        self.longest_prompt = self.longest_prompt.max(estimate::text(text).plus(Tokens(*ids)));
-    }
-
-    fn model_bytes(&mut self, bytes: &[u8]) {
-        self.model_too_long |= self.model.len().saturating_add(bytes.len()) > MAX_MODEL_NAME;
-        if !self.model_too_long {
-            self.model.extend_from_slice(bytes);
-        }
-    }
-
-    fn string_byte(&mut self, text: Text, within: InString, byte: u8) -> State {
-        match (within, byte) {
-            (InString::Plain, b'"') => return self.string_ended(text),
-            (InString::Plain, b'\\') => return State::String(text, InString::Escape),
-            (InString::Plain, _) => self.content(text, &[byte]),
-            (InString::Escape, b'u') => return State::String(text, InString::Unicode { digits: 0, unit: 0 }),
-            (InString::Escape, _) => match unescaped(byte) {
-                Some(plain) => self.content(text, &[plain]),
-                None => return State::Broken(Broken { what: "an unknown escape", at: self.facts.bytes }),
-            },
-            (InString::Unicode { digits, unit }, _) => {
-                let Some(digit) = char::from(byte).to_digit(16) else {
-                    return State::Broken(Broken {
-                        what: "an escape needs four hexadecimal digits",
-                        at: self.facts.bytes,
-                    });
-                };
-                let unit = unit << 4 | digit as u16;
-                if digits < 3 {
-                    return State::String(text, InString::Unicode { digits: digits.saturating_add(1), unit });
-                }
-                self.utf16_unit(text, unit);
-            }
-        }
-        State::String(text, InString::Plain)
-    }
-
-    /// Text is weighed by the unit; the model's name is compared, so there the character is put together.
-    fn utf16_unit(&mut self, text: Text, unit: u16) {
-        let weighed = match text {
-            Text::Key => self.field == Field::Declarations && self.depth > 1,
-            Text::Value => self.counted_as_text,
-        };
-        if weighed {
-            self.facts.text.add_utf16(unit);
-            if self.field == Field::Prompt && self.depth >= 2 {
-                self.this_prompt.0.add_utf16(unit);
-            }
-        }
-        match text {
-            // A key that means something has no such character, so the halves of a pair need not meet. But half of one
-            // must leave a mark: workers take the key with it for another key.
-            Text::Key => {
-                let char = char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER);
-                char.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| self.key.push(byte));
-            }
-            Text::Value if self.field == Field::Model && self.depth == 1 => self.model_unit(unit),
-            Text::Value => {}
-        }
-    }
-
-    fn model_unit(&mut self, unit: u16) {
-        let units = self.high_surrogate.take().into_iter().chain([unit]);
-        if (0xd800..0xdc00).contains(&unit) {
-            self.high_surrogate = Some(unit);
-            return;
-        }
-        for char in char::decode_utf16(units).map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER)) {
-            self.model_bytes(char.encode_utf8(&mut [0; 4]).as_bytes());
-        }
-    }
-
-    fn string_ended(&mut self, text: Text) -> State {
-        self.facts.text.end_string();
-        self.high_surrogate = None;
-        match text {
-            Text::Key => {
-                if self.depth == 1 {
-                    self.field = Field::of_key(self.key.bytes());
-                    self.field_begins();
-                }
-                State::Colon
-            }
-            Text::Value => {
-                if self.field == Field::Model && self.depth == 1 {
-                    let name = std::mem::take(&mut self.model);
-                    self.facts.model = String::from_utf8(name).ok().filter(|_| !self.model_too_long);
-                }
-                if self.is_limit() {
-                    self.literal_ended();
-                }
-                if self.field == Field::Prompt && self.depth == 2 {
-                    self.end_prompt();
-                }
-                self.value_ended(self.behind());
-                State::AfterValue
-            }
-        }
-    }
-
-    /// Of a key that stands twice, parsers take the last.
-    fn field_begins(&mut self) {
-        match self.field {
-            Field::Model => self.facts.model = None,
-            Field::Prompt => (self.prompts, self.longest_prompt) = (0, Tokens(0)),
-            field => self.limits.set(field, None),
-        }
-    }
-
-    fn literal_ended(&mut self) {
-        let number = whole_number(self.literal.bytes());
-        match (self.field, self.depth) {
-            (field, 1) => self.limits.set(field, number),
-            (Field::Prompt, 2 | 3) if number.is_some() => {
-                self.facts.token_ids = self.facts.token_ids.saturating_add(1);
-                self.this_prompt.1 = self.this_prompt.1.saturating_add(1);
-            }
-            _ => {}
-        }
-    }
-}
-
-const fn unescaped(byte: u8) -> Option<u8> {
-    match byte {
-        b'"' | b'\\' | b'/' => Some(byte),
-        b'b' => Some(8),
-        b'f' => Some(12),
-        b'n' => Some(b'\n'),
-        b'r' => Some(b'\r'),
-        b't' => Some(b'\t'),
-        _ => None,
+        more.len()
     }
 }

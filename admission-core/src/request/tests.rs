@@ -1,7 +1,9 @@
-use super::text::Class;
+use super::text::Feature;
 use super::*;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+mod reference;
 
 fn scan(body: &[u8]) -> Result<Facts, Broken> {
     let mut scanner = Scanner::default();
@@ -25,15 +27,15 @@ fn reads_a_chat_request_in_any_key_order() {
     assert_eq!(facts.model.as_deref(), Some("llama-3.3-70b"));
     assert_eq!((facts.max_tokens, facts.sequences, facts.messages), (Some(64), 2, 2));
     assert_eq!(facts.bytes, CHAT.len() as u64);
-    let count = |class| facts.text.count(class);
-    assert_eq!((count(Class::TwoBytes), count(Class::ThreeBytes), count(Class::FourBytes)), (1, 2, 1));
-    assert_eq!((count(Class::Digit), count(Class::Control)), (2, 1), "no data of the image, no role, no stop");
-    assert_eq!(facts.text.words, 3 + 6, "Be brief Caf + the tools with their keys");
+    let count = |feature| facts.text.count(feature);
+    assert_eq!((count(Feature::Latin), count(Feature::Han), count(Feature::Emoji)), (1, 2, 1));
+    assert_eq!((count(Feature::Digit), count(Feature::Line)), (2, 1), "no data of the image, no role, no stop");
+    assert_eq!(facts.text.count(Feature::Word), 3 + 6, "Be brief Caf + the tools with their keys");
 }
 
 #[test]
 fn what_templates_may_render_counts_wherever_it_stands() {
-    let words = |body: &str| facts(body).text.words;
+    let words = |body: &str| facts(body).text.count(Feature::Word);
     let part = r#"{"text": "hi", "type": "text"}"#;
     assert_eq!(words(&format!(r#"{{"messages": [{{"content": [{part}, "three bare words"]}}]}}"#)), 4);
     assert_eq!(words(r#"{"chat_template_kwargs": {"context": "two words"}}"#), 2);
@@ -43,20 +45,66 @@ fn what_templates_may_render_counts_wherever_it_stands() {
 
 #[test]
 fn a_name_is_free_only_as_long_as_a_name() {
-    let words = |role: &str| facts(&format!(r#"{{"messages": [{{"role": "{role}", "content": "x"}}]}}"#)).text.words;
-    assert_eq!((words("assistant"), words(&"a b ".repeat(100))), (1, 1 + 200 - 24));
+    let words = |role: &str| {
+        facts(&format!(r#"{{"messages": [{{"role": "{role}", "content": "x"}}]}}"#)).text.count(Feature::Word)
+    };
+    assert_eq!((words("assistant"), words(&"a b ".repeat(100))), (1, 1 + 200 - 8));
 }
 
 #[test]
 fn the_longest_prompt_is_known_whatever_stands_beside_it() {
-    let longest = |body: &str| facts(body).longest_prompt;
+    let longest = |body: &str| facts(body).longest_prompt.map(|longest| (longest.text.bytes(), longest.token_ids));
     assert_eq!(longest(r#"{"prompt": "one"}"#), None);
-    assert_eq!(longest(r#"{"prompt": [[1, 2, 3], [4]]}"#), Some(Tokens(3)));
+    assert_eq!(longest(r#"{"prompt": [[1, 2, 3], [4]]}"#), Some((0, 3)));
+    assert_eq!(longest(r#"{"input": ["a", "bcd", "ef"]}"#), Some((3, 0)));
     let big = "word ".repeat(100);
     let padded = format!(r#"{{"prompt": ["{big}"{}], "suffix": ["", ""]}}"#, r#", "a""#.repeat(200));
-    assert!(longest(&padded) > Some(Tokens(80)), "{:?}", longest(&padded));
+    assert_eq!(longest(&padded), Some((500, 0)));
     let twice = format!(r#"{{"prompt": ["a", "b"], "prompt": "{big}"}}"#);
     assert_eq!((longest(&twice), facts(&twice).sequences), (None, 1), "the last counts");
+}
+
+#[test]
+fn messages_of_every_api_are_read() {
+    let anthropic = facts(
+        r#"{"model": "m", "system": [{"type": "text", "text": "brief"}], "max_tokens": 9, "tools": [{"name": "f", "input_schema": {}}],
+        "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}},
+          {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain words count"}},
+          {"type": "tool_result", "tool_use_id": "t1", "content": "done"}]}], "stream": true}"#,
+    );
+    assert_eq!((anthropic.messages, anthropic.tools, anthropic.stream), (1, 1, Some(true)));
+    assert_eq!(anthropic.media, Media { images: 1, recordings: 0, files: 1 });
+    let text = |facts: &Facts, more: u64| assert_eq!(facts.text.bytes(), more);
+    text(
+        &anthropic,
+        ("brief".len() + "plain words count".len() + "t1done".len() + r#"{"name":"f","input_schema":{}}"#.len()) as u64,
+    );
+    let responses = facts(
+        r#"{"input": [{"role": "user", "content": [{"type": "input_text", "text": "look"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA"}, {"type": "input_file", "file_data": "QUJD", "filename": "x"}]},
+        {"type": "function_call_output", "call_id": "c", "output": "4"}], "instructions": "be kind", "max_output_tokens": 7}"#,
+    );
+    assert_eq!((responses.messages, responses.max_tokens, responses.sequences), (2, Some(7), 1));
+    assert_eq!(responses.media, Media { images: 1, recordings: 0, files: 1 });
+    text(&responses, "lookxc4be kind".len() as u64);
+    let chat = facts(
+        r#"{"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "f-1"}}, {"type": "video_url", "video_url": {"url": "x"}}]}]}"#,
+    );
+    assert_eq!(chat.media, Media { images: 0, recordings: 1, files: 2 });
+    text(&chat, 0);
+    let embeddings = facts(r#"{"input": [[5, 6], [7]], "encoding_format": "float"}"#);
+    assert_eq!((embeddings.token_ids, embeddings.sequences), (3, 2));
+}
+
+#[test]
+fn switches_are_read_as_workers_read_them() {
+    let stream = |value: &str| facts(&format!(r#"{{"stream": {value}}}"#)).stream;
+    assert_eq!((stream("true"), stream("\"True\""), stream("1")), (Some(true), Some(true), Some(true)));
+    assert_eq!((stream("false"), stream("0"), stream("null"), stream("{}")), (Some(false), Some(false), None, None));
+    let usage = |options: &str| facts(&format!(r#"{{"stream_options": {options}}}"#)).include_usage;
+    assert_eq!((usage(r#"{"include_usage": true}"#), usage(r#"{"include_usage": false}"#)), (Some(true), Some(false)));
+    assert_eq!((usage(r#"{"x": {"include_usage": true}}"#), usage("{}"), usage("null")), (None, None, None));
 }
 
 #[test]
@@ -79,7 +127,7 @@ fn chunk_borders_anywhere_change_nothing() {
 fn prompts_are_text_a_list_or_token_ids() {
     let read = |prompt: &str| facts(&format!(r#"{{"prompt": {prompt}, "best_of": 3}}"#));
     let text = read(r#""two words""#);
-    assert_eq!((text.text.words, text.sequences, text.token_ids), (2, 3, 0));
+    assert_eq!((text.text.count(Feature::Word), text.sequences, text.token_ids), (2, 3, 0));
     assert_eq!(read(r#"["a", "b"]"#).sequences, 6);
     let ids = read("[1, 2, 30000]");
     assert_eq!((ids.token_ids, ids.sequences), (3, 3));
@@ -196,4 +244,19 @@ fn agrees_with_a_json_parser_on_mutated_requests() {
         let limit = reference.get("max_tokens").and_then(number).filter(|limit| *limit >= 1.0);
         assert_eq!(facts.max_tokens, limit.map(|limit| limit as u64), "{}", String::from_utf8_lossy(&body));
     }
+}
+
+/// Each of these was made to hide a long prompt where nothing was counted.
+#[test]
+fn what_tools_were_called_with_and_gave_back_counts_whatever_it_is_made_of() {
+    let text = |part: &str| facts(&format!(r#"{{"messages": [{{"role": "x", "content": [{part}]}}]}}"#)).text.bytes();
+    let (numbers, words) = ("12345,".repeat(1_000), "word ".repeat(1_000));
+    assert!(text(&format!(r#"{{"type": "tool_use", "input": {{"rows": [{numbers}0]}}}}"#)) > 6_000);
+    assert!(text(&format!(r#"{{"type": "tool_use", "input": {{"{words}": 1, "url": "{words}"}}}}"#)) > 10_000);
+    let output = format!(r#"{{"input": [{{"type": "function_call_output", "output": {{"data": "{words}"}}}}]}}"#);
+    assert!(facts(&output).text.bytes() > 5_000);
+    let document =
+        |data: &str| text(&format!(r#"{{"type": "document", "source": {{"type": "text", "data": "{data}"}}}}"#));
+    assert!(document(&"世界".repeat(1_000)) == 6_000 && document(&"12,5\\n".repeat(1_000)) == 5_000);
+    assert_eq!(document(&"QUJD+/==".repeat(1_000)), 0, "that is data");
 }

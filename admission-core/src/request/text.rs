@@ -1,115 +1,114 @@
-//! Text by kinds of characters, which is what tokens are estimated from.
+//! The features of a prompt's text that its tokens are estimated from.
+//!
+//! A feature is the number of bytes at which a boolean expression over the classes of that byte and of the seven before
+//! it holds. So all of them come out of bit masks, and how the text was cut into pieces or written in escapes changes
+//! nothing. They follow how tokenizers split before they merge: words and the halves of camelCase, groups of digits,
+//! runs of signs, indents, and lead bytes of other scripts, each of which has its own density.
 
-/// How often each kind of character was seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Classes {
-    counts: [u64; Class::COUNT],
-    /// Runs of ASCII letters.
-    pub words: u64,
-    in_word: bool,
-}
+mod block;
+mod count;
+#[cfg(test)]
+mod tests;
 
-/// A kind of character. Tokenizers merge common words, keep digits and signs nearly single, and spend more on scripts
-/// they saw less of.
+pub use count::Features;
+pub(super) use count::Plain;
+
+/// Where in the text a token is likely to begin, or a longer one to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Class {
-    /// ASCII letters.
-    Letter,
-    /// ASCII digits.
+pub enum Feature {
+    /// A word begins: a letter after none, an upper-case letter after a lower-case one, a lower-case one after two
+    /// upper-case ones.
+    Word,
+    /// A lower-case letter after two upper-case ones: words in capitals cost more.
+    Capitals,
+    /// A letter that seven others precede: long words are cut.
+    Long,
+    /// A letter after a sign that a blank precedes: the sign does not join the word then.
+    Opened,
+    /// A digit after none.
+    Number,
+    /// A digit.
     Digit,
-    /// Blanks.
-    Space,
-    /// Line ends, tabs and other control characters.
-    Control,
-    /// Other ASCII signs.
-    Sign,
-    /// Two bytes in UTF-8: accented Latin, Greek, Cyrillic, Hebrew, Arabic.
-    TwoBytes,
-    /// Three bytes: most of Asia.
-    ThreeBytes,
-    /// Four bytes: emoji, rare scripts.
-    FourBytes,
-    /// A byte inside a longer character.
-    Continuation,
+    /// A sign after none.
+    Signs,
+    /// A sign other than comma, full stop and quote, which join others more often.
+    RareSign,
+    /// A sign that three others precede.
+    Rule,
+    /// A space after exactly one other: an indent begins.
+    Indent,
+    /// A control character: line ends, tabs.
+    Line,
+    /// A control character that follows no sign, which would join it.
+    FreshLine,
+    /// A character of C2 to CD: accented Latin.
+    Latin,
+    /// Of CE to D3: Greek, Cyrillic.
+    Greek,
+    /// Of D4 to DF: Armenian, Hebrew, Arabic.
+    Arabic,
+    /// Of E0 and E1: Indic scripts, Thai, Georgian.
+    Indic,
+    /// Of E2, EE and EF: typographic signs, arrows, fullwidth forms.
+    Symbol,
+    /// Of E3: kana and the punctuation of Chinese and Japanese.
+    Kana,
+    /// Of E4 to E9: Chinese characters.
+    Han,
+    /// Of E9: Chinese characters that are rarer than the others.
+    RareHan,
+    /// Of EA to ED: Hangul.
+    Hangul,
+    /// Of F0 and more: emoji, rare scripts.
+    Emoji,
+    /// The first of a run of characters beyond ASCII.
+    Foreign,
 }
 
-impl Class {
-    const COUNT: usize = 9;
+impl Feature {
+    /// How many there are.
+    pub const COUNT: usize = 23;
 
-    const fn of_byte(byte: u8) -> Self {
+    /// All of them, in the order of [`Features::counts`].
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Word,
+        Self::Capitals,
+        Self::Long,
+        Self::Opened,
+        Self::Number,
+        Self::Digit,
+        Self::Signs,
+        Self::RareSign,
+        Self::Rule,
+        Self::Indent,
+        Self::Line,
+        Self::FreshLine,
+        Self::Latin,
+        Self::Greek,
+        Self::Arabic,
+        Self::Indic,
+        Self::Symbol,
+        Self::Kana,
+        Self::Han,
+        Self::RareHan,
+        Self::Hangul,
+        Self::Emoji,
+        Self::Foreign,
+    ];
+
+    /// Of a character beyond ASCII, by its first byte.
+    const fn of_lead(byte: u8) -> Self {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' => Self::Letter,
-            b'0'..=b'9' => Self::Digit,
-            b' ' => Self::Space,
-            0..=0x1f | 0x7f => Self::Control,
-            0x21..=0x7e => Self::Sign,
-            0x80..=0xbf => Self::Continuation,
-            0xc0..=0xdf => Self::TwoBytes,
-            0xe0..=0xef => Self::ThreeBytes,
-            0xf0..=0xff => Self::FourBytes,
+            0..=0xcd => Self::Latin,
+            0xce..=0xd3 => Self::Greek,
+            0xd4..=0xdf => Self::Arabic,
+            0xe0 | 0xe1 => Self::Indic,
+            0xe2 | 0xee | 0xef => Self::Symbol,
+            0xe3 => Self::Kana,
+            0xe4..=0xe9 => Self::Han,
+            0xea..=0xed => Self::Hangul,
+            0xf0..=0xff => Self::Emoji,
         }
-    }
-
-    /// Of a UTF-16 unit, as `\u` escapes write characters: the first half of a pair stands for the whole.
-    const fn of_utf16(unit: u16) -> Self {
-        match unit {
-            0..=0x7f => Self::of_byte(unit as u8),
-            0x80..=0x7ff => Self::TwoBytes,
-            0xd800..=0xdbff => Self::FourBytes,
-            0xdc00..=0xdfff => Self::Continuation,
-            _ => Self::ThreeBytes,
-        }
-    }
-}
-
-#[allow(clippy::indexing_slicing, reason = "runs in the compiler")]
-const CLASS_OF: [Class; 256] = {
-    let mut table = [Class::Letter; 256];
-    let mut byte = 0;
-    while byte < table.len() {
-        table[byte] = Class::of_byte(byte as u8);
-        byte += 1;
-    }
-    table
-};
-
-impl Classes {
-    /// How often a kind was seen.
-    #[must_use]
-    pub const fn count(&self, class: Class) -> u64 {
-        // In bounds for every class; written so that the compiler needs no proof at run time.
-        match self.counts.as_slice().split_at_checked(class as usize) {
-            Some((_, [count, ..])) => *count,
-            _ => 0,
-        }
-    }
-
-    /// Counts the bytes of a string's content.
-    pub fn add_bytes(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            if let Some(class) = CLASS_OF.get(usize::from(*byte)) {
-                self.add(*class);
-            }
-        }
-    }
-
-    /// Counts a character that was written as a `\u` escape.
-    pub fn add_utf16(&mut self, unit: u16) {
-        self.add(Class::of_utf16(unit));
-    }
-
-    /// Ends a word at the end of a string, so that the next string begins a new one.
-    pub fn end_string(&mut self) {
-        self.in_word = false;
-    }
-
-    fn add(&mut self, class: Class) {
-        if let Some(count) = self.counts.get_mut(class as usize) {
-            *count = count.saturating_add(1);
-        }
-        let in_word = matches!(class, Class::Letter);
-        self.words = self.words.saturating_add(u64::from(in_word && !self.in_word));
-        self.in_word = in_word;
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::claim::{Claim, Denied, Granted, Starts, contention};
-use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, counted_bytes};
+use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
 use crate::decide::{Ask, Held, Known, Rules, Turn, decide, may_grow};
@@ -14,7 +14,11 @@ use crate::outcome::Refusal;
 use crate::policy::{Class, Lane, Pool};
 use crate::store::{self, Store};
 use crate::units::{Time, Tokens};
+use crate::usage::Served;
 use crate::view::{ViewSummary, WorkerKey, Workers};
+
+/// A part so small of what a lease holds is not worth two updates of shared records before its end.
+const LITTLE: u64 = 8;
 
 impl Vm {
     /// Decides on a request and, if it may start, charges it to its tenant and its pool. One that has just come stands behind
@@ -64,8 +68,8 @@ impl Vm {
         }
     }
 
-    /// Sets what a lease holds to what is known now. Where it holds more than it should, the rest is given back; where it
-    /// needs more, that is charged if there is room for it. A lease that has ended is left alone.
+    /// Sets what a lease holds to what is known now. Where it holds more than it should, the rest is given back, or kept to its
+    /// end if it is little; where it needs more, that is charged if there is room for it. A lease that has ended is left alone.
     ///
     /// # Errors
     /// There is no room; the lease is as it was.
@@ -83,7 +87,8 @@ impl Vm {
         let classes: Vec<TallyKey> = rules.classes.iter().map(|class| class.key).collect();
         let joined = rules.classes.iter().filter(|class| !lease.classes.contains(&class.key));
         let joined: Vec<Arc<Class>> = joined.cloned().collect();
-        if after.tokens > before.tokens || !joined.is_empty() {
+        let grows = after.tokens > before.tokens || !joined.is_empty();
+        if grows {
             let more = Lease {
                 amount: after.minus(before),
                 cost: cost.beyond(lease.cost),
@@ -95,14 +100,26 @@ impl Vm {
             self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?;
         }
         let left: Vec<TallyKey> = lease.classes.iter().filter(|key| !classes.contains(key)).copied().collect();
-        if after.tokens < before.tokens || !left.is_empty() {
+        // One that is overdrawn holds more than it was charged for.
+        let overdrawn = before.tokens != lease.cost.tokens;
+        let spare = before.tokens.0.saturating_sub(after.tokens.0);
+        if !grows && !overdrawn && left.is_empty() && spare <= before.tokens.0 / LITTLE {
+            if let Some(lease) = self.leases.get_mut(&id) {
+                (lease.prompt, lease.output) = (ask.prompt, ask.output);
+            }
+            return Ok(());
+        }
+        let settles = !grows && cost != lease.cost;
+        if after.tokens < before.tokens || !left.is_empty() || settles {
             let less = Lease { amount: before.minus(after), classes: left, worker: None, bytes: 0, ..lease.clone() };
             // What growing has charged is paid already; only what was charged too much comes back.
-            let right = Cost { tokens: cost.tokens.min(lease.cost.tokens), ..lease.cost };
+            let tokens = if grows { cost.tokens.min(lease.cost.tokens) } else { cost.tokens };
+            let right = Cost { tokens, ..lease.cost };
             self.change_both(store, &less, Kind::Refund, right, None, now);
         }
         if let Some(lease) = self.leases.get_mut(&id) {
             (lease.amount, lease.cost, lease.classes) = (after, cost, classes);
+            (lease.prompt, lease.output) = (ask.prompt, ask.output);
         }
         Ok(())
     }
@@ -144,8 +161,8 @@ impl Vm {
     pub fn release(&mut self, store: &impl Store, id: LeaseId, usage: Usage, now: Time) {
         let Some(lease) = self.leases.remove(&id) else { return };
         let cost = match usage {
-            Usage::AsEstimated => lease.cost,
-            Usage::Reported(tokens) => Cost { tokens, ..lease.cost },
+            Usage::AsEstimated => lease.cost_of(&Served::default()),
+            Usage::Served(served) => lease.cost_of(&served),
             Usage::Nothing => Cost { tokens: Tokens(0), ..lease.cost },
             Usage::Refused => Cost::default(),
         };
@@ -228,12 +245,15 @@ fn lease_of(request: &Request<'_>, band: &Lane, now: Time) -> Lease {
         lane,
         band: band.key,
         started: now,
+        prompt: ask.prompt,
+        output: ask.output,
         amount: ask.amount(rules.pool.block_size),
         classes: rules.classes.iter().map(|class| class.key).collect(),
         worker: None,
         bytes: counted_bytes(rules.lane, bytes),
         preemptible: rules.lane.preemptible,
         weight: rules.tenant.weight,
+        cached_cost: rules.tenant.cached_cost.unwrap_or(WHOLE_TOKEN),
         tenant_rates: Arc::clone(&rules.tenant.rates),
         pool_rates: Arc::clone(&rules.pool.rates),
         cost: ask.cost(),

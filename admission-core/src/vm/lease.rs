@@ -5,10 +5,15 @@ use std::sync::Arc;
 
 use super::claim::Claim;
 use crate::budget::Rates;
+use crate::decide::MOST_TOKENS;
 use crate::ledger::{Amount, Cost, Evictable, FlowKey, LaneKey, Ledger, Report, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::{BudgetUnit, Lane, Lanes, Pool};
-use crate::units::{Millis, Time};
+use crate::units::{Millis, Time, Tokens};
+use crate::usage::Served;
+
+/// A token in thousandths.
+pub(super) const WHOLE_TOKEN: u32 = 1_000;
 
 /// What one request holds: the same amount in its tenant's record and in its pool's.
 #[derive(Clone, Debug)]
@@ -21,6 +26,9 @@ pub(super) struct Lease {
     /// The lane it counted as when it started.
     pub(super) band: LaneKey,
     pub(super) started: Time,
+    /// Of what it holds, expected of its prompt and of its answer.
+    pub(super) prompt: Tokens,
+    pub(super) output: Tokens,
     pub(super) amount: Amount,
     /// Of its pool, that it is counted in.
     pub(super) classes: Vec<TallyKey>,
@@ -31,6 +39,8 @@ pub(super) struct Lease {
     /// It may be evicted until its answer begins.
     pub(super) preemptible: bool,
     pub(super) weight: u32,
+    /// Thousandths of a token that a cached prompt token costs.
+    pub(super) cached_cost: u32,
     /// Of its tenant and of its pool, as they were when it was admitted.
     pub(super) tenant_rates: Arc<Rates>,
     pub(super) pool_rates: Arc<Rates>,
@@ -45,6 +55,15 @@ impl Lease {
 
     pub(super) fn flow(&self) -> FlowKey {
         FlowKey::of(&self.pool_key, self.band)
+    }
+
+    /// What it costs with an answer that shows this.
+    pub(super) fn cost_of(&self, served: &Served) -> Cost {
+        let prompt = served.prompt.unwrap_or(self.prompt).0;
+        let cached = served.cached.0.min(prompt);
+        let of_cached = cached.saturating_mul(u64::from(self.cached_cost)).div_ceil(u64::from(WHOLE_TOKEN));
+        let prompt = Tokens(prompt.saturating_sub(cached).saturating_add(of_cached));
+        Cost { tokens: prompt.plus(served.output.unwrap_or(self.output)).min(MOST_TOKENS), ..self.cost }
     }
 
     /// What it is tallied under in a record: only its pool's has tallies.
@@ -135,4 +154,6 @@ pub(super) enum Kind {
     Refund,
     /// It was charged under an epoch that others took for dead.
     Recharge,
+    /// Its answer is longer than was thought.
+    Overdraft,
 }

@@ -6,9 +6,12 @@ use crate::outcome::Reason;
 use crate::policy::{Plugin, Policy};
 use crate::store::memory::MemoryStore;
 use crate::units::Tokens;
+use crate::usage::Served;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+mod answers;
+mod learning;
 mod queues;
 mod tallies;
 
@@ -228,7 +231,7 @@ fn budgets_are_charged_as_estimated_and_settled_as_used() {
     assert_eq!(tokens_left(&proxy), 500 - 3 * 160);
     assert_eq!(proxy.admit(&mut vm, "acme"), Err(Reason::TenantTokenRate));
     for (lease, usage, left) in [
-        (leases[0], Usage::Reported(Tokens(60)), 20 + 100),
+        (leases[0], Usage::Served(Served::whole(Tokens(60), Tokens(0))), 20 + 100),
         (leases[1], Usage::AsEstimated, 20 + 100),
         (leases[2], Usage::Nothing, 20 + 100 + 160),
     ] {
@@ -236,7 +239,7 @@ fn budgets_are_charged_as_estimated_and_settled_as_used() {
         assert_eq!(tokens_left(&proxy), left);
     }
     let lease = proxy.admit(&mut vm, "acme").unwrap();
-    vm.release(&*proxy.store, lease, Usage::Reported(Tokens(5_000)), proxy.now);
+    vm.release(&*proxy.store, lease, Usage::Served(Served::whole(Tokens(5_000), Tokens(0))), proxy.now);
     assert_eq!((tokens_left(&proxy), proxy.admit(&mut vm, "acme")), (0, Err(Reason::TenantTokenRate)), "in debt");
     proxy.now = Time(proxy.now.0 + 3_600_000);
     assert!(proxy.admit(&mut vm, "acme").is_ok(), "paid by time");

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::reply::{Envelope, Usage, json, word};
+use super::reply::{Envelope, json, word};
+use super::usage::{Bill, Told};
 
 const MAX_TOKENS: &str = "max_tokens";
 
@@ -15,7 +16,8 @@ struct Plain<'a> {
     content: [Block; 1],
     model: &'a str,
     stop_reason: &'static str,
-    usage: Tokens,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Told>,
 }
 
 /// A piece of content; its kind differs from place to place.
@@ -23,12 +25,6 @@ struct Plain<'a> {
 struct Block {
     r#type: &'static str,
     text: String,
-}
-
-#[derive(Serialize)]
-struct Tokens {
-    input_tokens: u64,
-    output_tokens: u64,
 }
 
 /// vLLM leaves out what it has not set, the type and the role among them.
@@ -39,7 +35,8 @@ struct Begun<'a> {
     model: &'a str,
     stop_reason: (),
     stop_sequence: (),
-    usage: Tokens,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Told>,
 }
 
 #[derive(Serialize)]
@@ -50,16 +47,30 @@ struct Stopped {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Event<'a> {
-    MessageStart { message: Begun<'a> },
-    ContentBlockStart { content_block: Block, index: u32 },
-    ContentBlockDelta { delta: Block, index: u32 },
-    ContentBlockStop { index: u32 },
-    MessageDelta { delta: Stopped, usage: Tokens },
+    MessageStart {
+        message: Begun<'a>,
+    },
+    ContentBlockStart {
+        content_block: Block,
+        index: u32,
+    },
+    ContentBlockDelta {
+        delta: Block,
+        index: u32,
+    },
+    ContentBlockStop {
+        index: u32,
+    },
+    MessageDelta {
+        delta: Stopped,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage: Option<Told>,
+    },
     MessageStop,
 }
 
 /// The whole answer in one body.
-pub(super) fn plain(envelope: &Envelope, text: String, usage: &Usage) -> Vec<u8> {
+pub(super) fn plain(envelope: &Envelope, text: String, bill: &Bill) -> Vec<u8> {
     json(&Plain {
         id: &envelope.id,
         r#type: "message",
@@ -67,13 +78,13 @@ pub(super) fn plain(envelope: &Envelope, text: String, usage: &Usage) -> Vec<u8>
         content: [Block { r#type: "text", text }],
         model: &envelope.model,
         stop_reason: MAX_TOKENS,
-        usage: Tokens { input_tokens: usage.prompt_tokens, output_tokens: usage.completion_tokens },
+        usage: envelope.tell(bill.message()),
     })
 }
 
-/// What opens a stream, before its first token.
-pub(super) fn begin(envelope: &Envelope, usage: &Usage) -> [Bytes; 2] {
-    let usage = Tokens { input_tokens: usage.prompt_tokens, output_tokens: 0 };
+/// What opens a stream, before its first token. Anthropic's own tells of the token that is on its way.
+pub(super) fn begin(envelope: &Envelope, bill: &Bill) -> [Bytes; 2] {
+    let usage = envelope.tell(bill.after(1).message());
     let (id, model) = (envelope.id.as_str(), envelope.model.as_str());
     let message = Begun { id, content: [], model, stop_reason: (), stop_sequence: (), usage };
     let content_block = Block { r#type: "text", text: String::new() };
@@ -86,11 +97,14 @@ pub(super) fn token(index: u32) -> Bytes {
     Event::ContentBlockDelta { delta, index: 0 }.bytes()
 }
 
-/// What closes a stream.
-pub(super) fn end(usage: &Usage) -> [Bytes; 3] {
-    let usage = Tokens { input_tokens: usage.prompt_tokens, output_tokens: usage.completion_tokens };
-    let delta = Event::MessageDelta { delta: Stopped { stop_reason: MAX_TOKENS }, usage };
-    [Event::ContentBlockStop { index: 0 }.bytes(), delta.bytes(), Event::MessageStop.bytes()]
+/// What closes a stream. The second half of the usage is the output alone, as Anthropic has it.
+pub(super) fn end(envelope: &Envelope, bill: &Bill) -> Vec<Bytes> {
+    let usage = envelope.tell(bill.output());
+    let delta = Event::MessageDelta { delta: Stopped { stop_reason: MAX_TOKENS }, usage }.bytes();
+    let mut events = vec![Event::ContentBlockStop { index: 0 }.bytes(), delta.clone()];
+    events.extend(envelope.telling.repeated.then_some(delta));
+    events.push(Event::MessageStop.bytes());
+    events
 }
 
 impl Event<'_> {

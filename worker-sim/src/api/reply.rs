@@ -5,8 +5,9 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::message;
 use super::request::{Api, Job};
+use super::usage::{Bill, Telling, Told};
+use super::{message, response};
 use crate::hub::Delivery;
 
 /// Words of the made-up output: the token at place `i` is word `i` modulo their number.
@@ -31,13 +32,10 @@ pub(super) struct Envelope {
     /// Seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Usage {
-    pub(super) prompt_tokens: u64,
-    total_tokens: u64,
-    pub(super) completion_tokens: u64,
+    /// How it tells what it has cost.
+    pub(super) telling: Telling,
+    /// Of every prompt, that is said to have been in the cache.
+    pub(super) cached_share: f64,
 }
 
 #[derive(Serialize)]
@@ -48,7 +46,7 @@ struct Reply<'a, C> {
     model: &'a str,
     choices: Vec<C>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
+    usage: Option<Told>,
     #[serde(skip_serializing_if = "Option::is_none")]
     system_fingerprint: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +94,8 @@ struct PlainChat<'a> {
     choices: Vec<ChatChoice>,
     service_tier: (),
     system_fingerprint: &'static str,
-    usage: PlainUsage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Told>,
     prompt_logprobs: (),
     prompt_token_ids: (),
     prompt_text: (),
@@ -136,7 +135,8 @@ struct PlainText<'a> {
     choices: Vec<TextChoice>,
     service_tier: (),
     system_fingerprint: &'static str,
-    usage: PlainUsage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Told>,
     kv_transfer_params: (),
 }
 
@@ -153,71 +153,98 @@ struct TextChoice {
 }
 
 #[derive(Serialize)]
-struct PlainUsage {
-    #[serde(flatten)]
-    usage: Usage,
-    prompt_tokens_details: (),
-    completion_tokens_details: (),
+struct Embeddings<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    data: Vec<Embedding>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Told>,
 }
 
-impl Usage {
-    pub(super) fn of(job: &Job) -> Self {
-        let prompt_tokens = job.prompt_tokens;
-        let completion_tokens = job.wishes.iter().map(|wish| u64::from(wish.output)).sum();
-        Self { prompt_tokens, total_tokens: prompt_tokens + completion_tokens, completion_tokens }
-    }
+#[derive(Serialize)]
+struct Embedding {
+    index: usize,
+    object: &'static str,
+    embedding: [f32; 4],
 }
 
 impl Envelope {
-    /// The events of one token; the first one opens its choice.
-    pub(super) fn token(&self, job: &Job, token: Delivery) -> Vec<Bytes> {
+    fn bill(&self, job: &Job) -> Bill {
+        Bill::of(job, self.cached_share)
+    }
+
+    /// The events of one token; the first one opens its choice. `so_far` tokens have come, this one included.
+    pub(super) fn token(&self, job: &Job, token: Delivery, so_far: u64) -> Vec<Bytes> {
         let Delivery { choice, index, last } = token;
         let first = index == 0;
+        let usage = self.between(job, so_far);
         match self.api {
             Api::Chat => {
-                let role = first.then(|| self.role_chunk(choice));
-                role.into_iter().chain([self.chat_chunk(choice, index, last)]).collect()
+                let role = first.then(|| self.role_chunk(choice, usage));
+                role.into_iter().chain([self.chat_chunk(choice, index, last, usage)]).collect()
             }
-            Api::Completions => vec![self.text_chunk(choice, index, last)],
+            Api::Completions => vec![self.text_chunk(choice, index, last, usage)],
             Api::Messages => {
-                let begin = first.then(|| message::begin(self, &Usage::of(job)));
+                let begin = first.then(|| message::begin(self, &self.bill(job)));
                 begin.into_iter().flatten().chain([message::token(index)]).collect()
             }
+            Api::Responses => {
+                let begin = first.then(|| response::begin(self));
+                begin.into_iter().flatten().chain([response::token(self, index)]).collect()
+            }
+            Api::Embeddings => Vec::new(),
         }
+    }
+
+    /// What a chunk says of the usage that does not have to.
+    fn between(&self, job: &Job, so_far: u64) -> Option<Told> {
+        if self.telling.repeated {
+            return self.tell(self.bill(job).after(so_far).chunk());
+        }
+        (self.telling.nulls && job.include_usage).then_some(Told::Null)
     }
 
     /// The events after the last token.
     pub(super) fn end(&self, job: &Job) -> Vec<Bytes> {
-        let usage = Usage::of(job);
-        if self.api == Api::Messages {
-            return message::end(&usage).into();
+        let bill = self.bill(job);
+        match self.api {
+            Api::Messages => message::end(self, &bill),
+            Api::Responses => response::end(self, job, &bill),
+            Api::Chat | Api::Completions | Api::Embeddings => {
+                let times = if self.telling.repeated { 2 } else { 1 };
+                let chunk = self.tell(bill.chunk()).filter(|_| job.include_usage);
+                let chunks = chunk.map(|usage| self.usage_chunk(usage)).into_iter();
+                let chunks = chunks.flat_map(|chunk| std::iter::repeat_n(chunk, times));
+                chunks.chain([Bytes::from_static(DONE)]).collect()
+            }
         }
-        let usage_chunk = job.include_usage.then(|| self.usage_chunk(usage));
-        usage_chunk.into_iter().chain([Bytes::from_static(DONE)]).collect()
     }
 
     /// The chunk that opens a choice of a chat, without content.
-    fn role_chunk(&self, choice: usize) -> Bytes {
+    fn role_chunk(&self, choice: usize, usage: Option<Told>) -> Bytes {
         let delta = Delta { role: Some("assistant"), content: "" };
         let chat =
             ChatDelta { index: choice, delta, logprobs: (), finish_reason: None, stop_reason: None, token_ids: None };
-        event(&Reply { prompt_token_ids: Some(()), prompt_text: Some(()), ..self.chunk(vec![chat]) })
+        event(&Reply { prompt_token_ids: Some(()), prompt_text: Some(()), ..self.chunk(vec![chat], usage) })
     }
 
     /// The chunk of one token; the last one carries the reason of the end.
-    fn chat_chunk(&self, choice: usize, index: u32, last: bool) -> Bytes {
-        event(&self.chunk(vec![ChatDelta {
+    fn chat_chunk(&self, choice: usize, index: u32, last: bool, usage: Option<Told>) -> Bytes {
+        let chat = ChatDelta {
             index: choice,
             delta: Delta { role: None, content: word(index) },
             logprobs: (),
             finish_reason: last.then_some(LENGTH),
             stop_reason: last.then_some(()),
             token_ids: Some(()),
-        }]))
+        };
+        event(&self.chunk(vec![chat], usage))
     }
 
-    fn text_chunk(&self, choice: usize, index: u32, last: bool) -> Bytes {
-        event(&self.chunk(vec![TextDelta {
+    fn text_chunk(&self, choice: usize, index: u32, last: bool, usage: Option<Told>) -> Bytes {
+        let text = TextDelta {
             index: choice,
             text: word(index),
             logprobs: (),
@@ -225,18 +252,20 @@ impl Envelope {
             stop_reason: (),
             prompt_token_ids: (),
             token_ids: (),
-        }]))
+        };
+        event(&self.chunk(vec![text], usage))
     }
 
     /// The chunk without choices that tells the usage.
-    fn usage_chunk(&self, usage: Usage) -> Bytes {
-        let chunk = self.chunk(Vec::<()>::new());
-        event(&Reply { usage: Some(usage), system_fingerprint: Some(FINGERPRINT), ..chunk })
+    fn usage_chunk(&self, usage: Told) -> Bytes {
+        let chunk = self.chunk(Vec::<()>::new(), Some(usage));
+        event(&Reply { system_fingerprint: Some(FINGERPRINT), ..chunk })
     }
 
     /// The whole answer in one body.
     pub(super) fn plain(&self, job: &Job) -> Vec<u8> {
-        let usage = PlainUsage { usage: Usage::of(job), prompt_tokens_details: (), completion_tokens_details: () };
+        let bill = self.bill(job);
+        let usage = self.tell(bill.plain());
         let mut texts = job.wishes.iter().map(|wish| (0..wish.output).map(word).collect::<String>()).enumerate();
         match self.api {
             Api::Chat => json(&PlainChat {
@@ -266,11 +295,20 @@ impl Envelope {
                 usage,
                 kv_transfer_params: (),
             }),
-            Api::Messages => message::plain(self, texts.next().unwrap_or_default().1, &usage.usage),
+            Api::Messages => message::plain(self, texts.next().unwrap_or_default().1, &bill),
+            Api::Responses => response::plain(self, &texts.next().unwrap_or_default().1, &bill),
+            Api::Embeddings => json(&Embeddings {
+                id: &self.id,
+                object: "list",
+                created: self.created,
+                model: &self.model,
+                data: (0..job.wishes.len()).map(Embedding::new).collect(),
+                usage: self.tell(bill.embedded()),
+            }),
         }
     }
 
-    fn chunk<C>(&self, choices: Vec<C>) -> Reply<'_, C> {
+    fn chunk<C>(&self, choices: Vec<C>, usage: Option<Told>) -> Reply<'_, C> {
         let object = if self.api == Api::Chat { "chat.completion.chunk" } else { "text_completion" };
         Reply {
             id: &self.id,
@@ -278,11 +316,18 @@ impl Envelope {
             created: self.created,
             model: &self.model,
             choices,
-            usage: None,
+            usage,
             system_fingerprint: None,
             prompt_token_ids: None,
             prompt_text: None,
         }
+    }
+}
+
+impl Embedding {
+    /// The same vector for every input.
+    fn new(index: usize) -> Self {
+        Self { index, object: "embedding", embedding: [0.5, -0.5, 0.5, -0.5] }
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) enum Api {
     Completions,
     /// Anthropic's.
     Messages,
+    Responses,
+    Embeddings,
 }
 
 /// What a request asks for.
@@ -38,6 +40,9 @@ struct Body {
     messages: Option<Vec<Message>>,
     system: Option<Content>,
     prompt: Option<Prompt>,
+    input: Option<Input>,
+    instructions: Option<String>,
+    max_output_tokens: Option<u64>,
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,
     n: Option<usize>,
@@ -67,6 +72,14 @@ struct Part {
     text: Option<String>,
 }
 
+/// Of responses and of embeddings.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Prompt(Prompt),
+    Items(Vec<Message>),
+}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Prompt {
@@ -87,8 +100,12 @@ impl Job {
             return Err(Refusal::UnknownModel(model.clone()));
         }
         let prompts = prompts(api, &body)?;
-        let choices = if api == Api::Messages { 1 } else { choices(&body, prompts.len())? };
-        let max_tokens = max_tokens(&body, config)?;
+        let choices = match api {
+            Api::Chat | Api::Completions => choices(&body, prompts.len())?,
+            Api::Messages | Api::Responses | Api::Embeddings => 1,
+        };
+        // An engine yields a token for every prompt that it has computed; an embedding is made of that one.
+        let max_tokens = if api == Api::Embeddings { Some(1) } else { max_tokens(&body, config)? };
         if api == Api::Messages && max_tokens.is_none() {
             return Err(missing("max_tokens"));
         }
@@ -97,7 +114,7 @@ impl Job {
         Ok(Self {
             prompt_tokens: of_each.iter().map(|wish| u64::from(wish.prompt)).sum(),
             wishes: of_each.into_iter().flat_map(|wish| std::iter::repeat_n(wish, choices)).collect(),
-            stream: body.stream.unwrap_or(false),
+            stream: body.stream.unwrap_or(false) && api != Api::Embeddings,
             include_usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
         })
     }
@@ -112,12 +129,19 @@ fn prompts(api: Api, body: &Body) -> Result<Vec<usize>, Refusal> {
             let system = body.system.as_ref().filter(|_| api == Api::Messages);
             vec![tokens_of_text(messages.chain(system).map(Content::bytes).sum())]
         }
-        Api::Completions => match body.prompt.as_ref().ok_or_else(|| missing("prompt"))? {
-            Prompt::Text(text) => vec![tokens_of_text(text.len())],
-            Prompt::Ids(ids) => vec![ids.len()],
-            Prompt::Texts(texts) => texts.iter().map(|text| tokens_of_text(text.len())).collect(),
-            Prompt::IdLists(lists) => lists.iter().map(Vec::len).collect(),
+        Api::Completions => body.prompt.as_ref().ok_or_else(|| missing("prompt"))?.tokens(),
+        Api::Embeddings => match body.input.as_ref().ok_or_else(|| missing("input"))? {
+            Input::Prompt(prompt) => prompt.tokens(),
+            Input::Items(_) => return Err(missing("input")),
         },
+        Api::Responses => {
+            let said = match body.input.as_ref().ok_or_else(|| missing("input"))? {
+                Input::Prompt(Prompt::Text(text)) => text.len(),
+                Input::Items(items) => items.iter().flat_map(|item| &item.content).map(Content::bytes).sum(),
+                Input::Prompt(_) => return Err(missing("input")),
+            };
+            vec![tokens_of_text(said + body.instructions.as_ref().map_or(0, String::len))]
+        }
     };
     if prompts.is_empty() || prompts.contains(&0) {
         return Err(Refusal::Invalid { param: "prompt", message: "`prompt` is empty.".to_owned() });
@@ -144,7 +168,7 @@ fn choices(body: &Body, prompts: usize) -> Result<usize, Refusal> {
 }
 
 fn max_tokens(body: &Body, config: &Config) -> Result<Option<u64>, Refusal> {
-    let max_tokens = body.max_completion_tokens.or(body.max_tokens);
+    let max_tokens = body.max_completion_tokens.or(body.max_tokens).or(body.max_output_tokens);
     match max_tokens {
         Some(0) => Err(Refusal::Invalid {
             param: "max_tokens",
@@ -165,6 +189,18 @@ fn wish(prompt: usize, max_tokens: Option<u64>, config: &Config) -> Result<Wish,
     }
     let output = max_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(u64::from(room));
     Ok(Wish { prompt, output: u32::try_from(output).unwrap_or(room) })
+}
+
+impl Prompt {
+    /// Of each prompt.
+    fn tokens(&self) -> Vec<usize> {
+        match self {
+            Self::Text(text) => vec![tokens_of_text(text.len())],
+            Self::Ids(ids) => vec![ids.len()],
+            Self::Texts(texts) => texts.iter().map(|text| tokens_of_text(text.len())).collect(),
+            Self::IdLists(lists) => lists.iter().map(Vec::len).collect(),
+        }
+    }
 }
 
 impl Content {
@@ -217,6 +253,19 @@ mod tests {
         assert_eq!(wishes(Api::Chat, message)[0].0, 2);
         let silent = parse(Api::Messages, r#"{"messages":[{"content":"x"}]}"#).unwrap_err();
         assert!(matches!(silent, Refusal::Invalid { param: "max_tokens", .. }));
+    }
+
+    #[test]
+    fn the_input_of_a_response_and_of_embeddings_is_counted() {
+        let response = r#"{"instructions":"1234","input":"56789","max_output_tokens":7,"n":9}"#;
+        assert_eq!(wishes(Api::Responses, response), [(3, 7)]);
+        let items = r#"{"input":[{"role":"user","content":"1234"},{"content":[{"type":"input_text","text":"5"}]}]}"#;
+        assert_eq!(wishes(Api::Responses, items), [(2, 128)]);
+        assert_eq!(wishes(Api::Embeddings, r#"{"input":["12345","1"],"stream":true}"#), [(2, 1), (1, 1)]);
+        assert_eq!(wishes(Api::Embeddings, r#"{"input":[1,2,3]}"#), [(3, 1)]);
+        for (api, body) in [(Api::Responses, "{}"), (Api::Embeddings, "{}"), (Api::Responses, r#"{"input":[1]}"#)] {
+            assert!(matches!(parse(api, body), Err(Refusal::Invalid { param: "input", .. })), "{body}");
+        }
     }
 
     #[test]

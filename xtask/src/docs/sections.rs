@@ -2,8 +2,9 @@
 
 use admission_core::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, ControlConfig,
-    DispatchBudgetConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig, QueueConfig, RejectConfig,
-    RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
+    DispatchBudgetConfig, EstimateConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig, QueueConfig,
+    RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig,
+    TenantSource,
 };
 
 use super::fields;
@@ -95,6 +96,7 @@ pub const SECTIONS: [Section; 9] = [
         text: "",
         objects: &[
             object!(PoolConfig, "`pools[]`", "pool"),
+            object!(EstimateConfig, "`pools[].estimate`", "object"),
             object!(KvConfig, "`pools[].kv`", "object"),
             object!(StaleConfig, "`pools[].stale`", "object"),
             object!(ClassConfig, "`pools[].classes[]`", "class"),

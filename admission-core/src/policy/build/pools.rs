@@ -78,6 +78,10 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
             format!("{} is not a share of at least 0 and below 1", kv.headroom),
         );
     }
+    let quantile = pool.estimate.quantile;
+    if !(quantile > 0.0 && quantile <= 1.0) {
+        check.problem(format!("{path}.estimate.quantile"), format!("{quantile} is not a share above 0 and at most 1"));
+    }
     let capped = pool.max_in_flight.is_some() || pool.max_in_flight_per_worker.is_some();
     if check.shape == 0 && pool.stale.then == StalePolicy::LocalCaps && !capped {
         let message = "`max_in_flight` or `max_in_flight_per_worker` is needed: without a view there would be no limit at all. \
@@ -187,6 +191,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         max_model_len: cap(config.max_model_len, "max_model_len"),
         max_prompt_tokens: cap(config.max_prompt_tokens, "max_prompt_tokens"),
         expected_output: Tokens(config.expected_output_tokens),
+        estimate: config.estimate.clone(),
         block_size: kv.map_or(16, |kv| kv.block_size),
         headroom: kv.map(|kv| Headroom { share: kv.headroom, knob: knob("kv.headroom") }),
         classes: config.classes.iter().map(|class| Arc::new(build_class(&config.name, class))).collect(),

@@ -70,6 +70,9 @@ fn check_limits(written: Written<'_>, lanes: &Lanes, check: &mut Checker<'_>) {
     }
     check_rate(format!("{path}.requests_per_minute"), limits.requests_per_minute, check);
     check_rate(format!("{path}.tokens_per_minute"), limits.tokens_per_minute, check);
+    if let Some(cost) = limits.cached_token_cost.filter(|cost| !(0.0..=1.0).contains(cost)) {
+        check.problem(format!("{path}.cached_token_cost"), format!("{cost} is not a share from 0 to 1"));
+    }
     if let Some(weight) = limits.weight.filter(|weight| !(1..=MAX_WEIGHT).contains(weight)) {
         check.problem(format!("{path}.weight"), format!("{weight} is not a weight from 1 to {MAX_WEIGHT}"));
     }
@@ -120,6 +123,7 @@ fn limits(first: Written<'_>, second: Written<'_>, lanes: &Lanes) -> Limits {
             requests: minute(own.requests_per_minute, tier.requests_per_minute, "requests_per_minute"),
             tokens: minute(own.tokens_per_minute, tier.tokens_per_minute, "tokens_per_minute"),
         }),
+        cached_cost: own.cached_token_cost.or(tier.cached_token_cost).map(|cost| (cost * 1_000.0).round() as u32),
         weight: own.weight.or(tier.weight).unwrap_or(1).max(1),
         mode: own.mode.or(tier.mode),
         lane: lane(&own.lane, &tier.lane),

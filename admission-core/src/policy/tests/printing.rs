@@ -7,10 +7,11 @@ use fastrand::Rng;
 use super::*;
 use crate::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, DispatchBudgetConfig,
-    FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, PoolConfig, QueueConfig, RateConfig,
-    RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig,
-    TenantSource,
+    EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, OutputEstimate, PoolConfig,
+    QueueConfig, RateConfig, RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig,
+    TenantLimitsConfig, TenantSource,
 };
+use crate::estimate::Family;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -47,6 +48,7 @@ fn limits(rng: &mut Rng, lane: &str) -> LimitsConfig {
         max_tokens_in_flight: some(rng, |rng| rng.u64(1..)),
         requests_per_minute: some(rng, rate),
         tokens_per_minute: some(rng, rate),
+        cached_token_cost: some(rng, share),
         weight: some(rng, |rng| rng.u32(1..=1_000)),
         lane: some(rng, |_| lane.to_owned()),
         max_lane: some(rng, |_| lane.to_owned()),
@@ -60,6 +62,7 @@ fn tenant(rng: &mut Rng, lane: &str) -> TenantLimitsConfig {
         max_tokens_in_flight,
         requests_per_minute,
         tokens_per_minute,
+        cached_token_cost,
         weight,
         lane,
         max_lane,
@@ -71,6 +74,7 @@ fn tenant(rng: &mut Rng, lane: &str) -> TenantLimitsConfig {
         max_tokens_in_flight,
         requests_per_minute,
         tokens_per_minute,
+        cached_token_cost,
         weight,
         lane,
         max_lane,
@@ -150,6 +154,16 @@ fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
         max_model_len: some(rng, |rng| rng.u64(1..)),
         max_prompt_tokens: some(rng, |rng| rng.u64(1..)),
         expected_output_tokens: rng.u64(1..),
+        estimate: EstimateConfig {
+            family: some(rng, |rng| Family::ALL[rng.usize(..Family::ALL.len())]),
+            output: rng
+                .choice([OutputEstimate::Learned, OutputEstimate::Expected, OutputEstimate::MaxTokens])
+                .unwrap_or_default(),
+            quantile: 1.0 - rng.f64(),
+            image_tokens: rng.u64(..),
+            recording_tokens: rng.u64(..),
+            file_tokens: rng.u64(..),
+        },
         kv: some(rng, |rng| KvConfig { block_size: rng.u32(1..), headroom: share(rng) }),
         classes: list(rng, 2, |rng, index| ClassConfig {
             name: format!("class-{index}"),
@@ -211,6 +225,7 @@ fn config(rng: &mut Rng) -> Config {
             lane: last.clone(),
         }),
         tag_body: header_pause && rng.bool(),
+        force_usage: header_pause && rng.bool(),
         pools: (0..rng.usize(1..4))
             .map(|index| PoolConfig {
                 hold_when_empty: some(rng, wait).filter(|_| queues),

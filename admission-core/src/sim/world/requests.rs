@@ -14,6 +14,7 @@ use crate::sim::reference::{Change, Facts, Health};
 use crate::sim::sidecar::Sidecar;
 use crate::sim::workers::Came;
 use crate::units::{Time, Tokens};
+use crate::usage::Served;
 use crate::vm::{Admission, LeaseId, Usage};
 
 /// A caller that is refused without advice, or by nobody, waits so long.
@@ -267,11 +268,12 @@ impl World<'_> {
 
     fn served(&mut self, id: RequestId) {
         let Some(asking) = self.asking.get(&id) else { return };
+        let served = Served::whole(Tokens(asking.prompt), Tokens(asking.output));
         let (number, tokens) = (asking.stream, asking.prompt + asking.output);
         let figures = &mut self.figures.streams[number];
         figures.served += 1;
         figures.tokens += tokens;
-        self.ends(id, Usage::Reported(Tokens(tokens)));
+        self.ends(id, Usage::Served(served));
         self.asks_anew(number, 1);
     }
 

@@ -176,7 +176,7 @@ fn nobody_passes_one_of_its_own_kind_whose_tenant_has_got_back_tokens() {
     let behind = proxy.wait(&mut b, "acme", "low");
     let named = proxy.wait(&mut b, "light", "low");
     proxy.later(1);
-    a.release(&*proxy.store, settled, Usage::Reported(Tokens(0)), proxy.now);
+    a.release(&*proxy.store, settled, Usage::Served(Served::whole(Tokens(0), Tokens(0))), proxy.now);
     proxy.later(1);
     let newcomer = proxy.wait(&mut b, "acme", "low");
     let order = |started: Vec<(usize, Started)>| started.iter().map(|(_, one)| one.ticket).collect::<Vec<_>>();

@@ -204,7 +204,7 @@ fn a_fair_tag_rises_by_tokens_served_over_weight() {
     assert_eq!(tag(), 100 * 1_024, "a refusal is no service");
     proxy.correct(&mut vm, lease, 800).unwrap();
     assert_eq!(tag(), 200 * 1_024);
-    vm.release(&*proxy.store, lease, Usage::Reported(Tokens(40)), proxy.now);
+    vm.release(&*proxy.store, lease, Usage::Served(Served::whole(Tokens(40), Tokens(0))), proxy.now);
     assert_eq!(tag(), 10 * 1_024, "as the worker said");
     let lease = proxy.ask(&mut vm, 400).unwrap().lease;
     vm.release(&*proxy.store, lease, Usage::Refused, proxy.now);

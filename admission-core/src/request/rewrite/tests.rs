@@ -27,8 +27,18 @@ fn tagged(body: &str) -> Option<String> {
 }
 
 fn noted(body: &str) -> Vec<&str> {
-    let range = |value: &Range<u64>| value.start as usize..value.end as usize;
-    slots(body.as_bytes()).values().iter().map(|value| &body[range(value)]).collect()
+    let range = |at: &Range<u64>| at.start as usize..at.end as usize;
+    slots(body.as_bytes()).notes().map(|note| &body[range(&note.at)]).collect()
+}
+
+fn with_priority(body: &[u8], slots: &Slots, priority: i32) -> Option<Vec<u8>> {
+    rewritten(body, slots, Changes { priority: Some(priority), include_usage: false })
+}
+
+/// The body made to ask for usage.
+fn asking(body: &str) -> Option<String> {
+    let changes = Changes { priority: None, include_usage: true };
+    rewritten(body.as_bytes(), &slots(body.as_bytes()), changes).map(|body| String::from_utf8(body).unwrap())
 }
 
 #[test]
@@ -46,11 +56,45 @@ fn a_body_without_a_priority_gets_one_as_its_first_key() {
 }
 
 #[test]
+fn a_stream_is_made_to_end_with_its_usage_whatever_its_options_say() {
+    let cases = [
+        (r#"{}"#, r#"{"stream_options":{"include_usage":true}}"#),
+        (r#"{"stream": true}"#, r#"{"stream_options":{"include_usage":true},"stream": true}"#),
+        (r#"{"stream_options": null}"#, r#"{"stream_options": {"include_usage":true}}"#),
+        (r#"{"stream_options": [1, {"include_usage": 2}]}"#, r#"{"stream_options": {"include_usage":true}}"#),
+        (r#"{"stream_options": { }}"#, r#"{"stream_options": {"include_usage":true }}"#),
+        (
+            r#"{"stream_options": {"x": {"include_usage": 0}}}"#,
+            r#"{"stream_options": {"include_usage":true,"x": {"include_usage": 0}}}"#,
+        ),
+        (
+            r#"{"stream_options": {"include_usage": false, "x": 1}}"#,
+            r#"{"stream_options": {"include_usage": true, "x": 1}}"#,
+        ),
+        (
+            r#"{"stream_options": {"include\u005fusage": {"a": [1]}}, "b": {"include_usage": 1}}"#,
+            r#"{"stream_options": {"include\u005fusage": true}, "b": {"include_usage": 1}}"#,
+        ),
+        (
+            r#"{"stream_options": null, "stream_options": {"a": 1, "include_usage": 0, "include_usage": "no"}}"#,
+            r#"{"stream_options": {"include_usage":true}, "stream_options": {"a": 1, "include_usage": true, "include_usage": true}}"#,
+        ),
+    ];
+    for (body, expected) in cases {
+        assert_eq!(asking(body).as_deref(), Some(expected), "{body}");
+    }
+    let both = rewritten(b"{ }", &slots(b"{ }"), Changes { priority: Some(1), include_usage: true });
+    assert_eq!(both.as_deref(), Some(&br#"{"priority":1,"stream_options":{"include_usage":true} }"#[..]));
+    assert_eq!(asking(&format!("{{{}}}", [r#""stream_options":1"#; MAX_NOTED + 1].join(","))), None);
+}
+
+#[test]
 fn every_number_is_written_as_it_is() {
     for priority in [i32::MIN, -1, 0, 7, i32::MAX] {
         for body in [r#"{"a": 1}"#, r#"{"priority": "x"}"#] {
-            let tagged = with_priority(body.as_bytes(), &slots(body.as_bytes()), priority).unwrap();
-            assert!(tagged.len() <= body.len() + MAX_WRITTEN, "fits into the room made for it");
+            let changes = Changes { priority: Some(priority), include_usage: true };
+            let tagged = rewritten(body.as_bytes(), &slots(body.as_bytes()), changes).unwrap();
+            assert!(tagged.len() <= body.len() + 2 * MAX_WRITTEN, "fits into the room made for it");
             assert_eq!(serde_json::from_slice::<Value>(&tagged).unwrap()["priority"], priority);
         }
     }
@@ -140,11 +184,11 @@ fn of_a_key_that_stands_several_times_all_are_replaced_or_the_body_is_refused() 
 
 #[test]
 fn chunk_borders_anywhere_change_nothing() {
-    let body =
-        r#" { "a": {"priority": 1}, "pri\u006frity" : "\u0031\"}" , "priority":12, "priority": {"x": [1]},"b":2 } "#;
+    let body = r#" { "a": {"priority": 1}, "pri\u006frity" : "\u0031\"}" , "priority":12, "priority": {"x": [1]},"b":2,
+        "stream_options": {"include_usage": [1]}, "stream_options" : 2, "stream_options":{ "z": "\u0031" } } "#;
     let body = body.as_bytes();
     let whole = slots(body);
-    assert_eq!(whole.values().len(), 3);
+    assert_eq!(whole.noted, 3 + 3);
     for border in 0..=body.len() {
         let (first, second) = body.split_at(border);
         assert_eq!(scanned(&[first, second]), (whole.clone(), Ok(())), "border at {border}");
@@ -214,9 +258,11 @@ fn check(body: &[u8], slots: &Slots, priority: i32) {
     let mut entries = serde_json::from_slice::<Entries>(body).unwrap();
     let times = entries.0.iter().filter(|(key, _)| key == "priority").count();
     let tagged = with_priority(body, slots, priority);
-    assert_eq!(tagged.is_none(), times > MAX_NOTED, "{shown}");
-    assert_eq!(slots.too_many(), times > MAX_NOTED, "{shown}");
+    let options = entries.0.iter().any(|(key, _)| key == "stream_options");
+    assert!(slots.too_many() == (times > MAX_NOTED) || options, "{shown}");
+    assert_eq!(tagged.is_none(), slots.too_many(), "{shown}");
     let Some(tagged) = tagged else { return };
+    check_usage(body, slots);
     entries.0.iter_mut().filter(|(key, _)| key == "priority").for_each(|(_, value)| *value = priority.into());
     if times == 0 {
         entries.0.insert(0, ("priority".to_owned(), priority.into()));
@@ -225,6 +271,25 @@ fn check(body: &[u8], slots: &Slots, priority: i32) {
     let mut value = serde_json::from_slice::<Value>(body).unwrap();
     value["priority"] = priority.into();
     assert_eq!(serde_json::from_slice::<Value>(&tagged).unwrap(), value, "{shown}");
+}
+
+/// A JSON parser finds that every one of the options asks for usage, and all else as it was.
+fn check_usage(body: &[u8], slots: &Slots) {
+    let shown = String::from_utf8_lossy(body);
+    let asking = rewritten(body, slots, Changes { priority: None, include_usage: true }).unwrap();
+    let asking = serde_json::from_slice::<Entries>(&asking).unwrap().0;
+    let mut before = serde_json::from_slice::<Entries>(body).unwrap().0;
+    if !before.iter().any(|(key, _)| key == "stream_options") {
+        before.insert(0, ("stream_options".to_owned(), Value::Null));
+    }
+    for (key, options) in &mut before {
+        if key == "stream_options" {
+            let mut object = options.as_object().cloned().unwrap_or_default();
+            object.insert("include_usage".to_owned(), true.into());
+            *options = object.into();
+        }
+    }
+    assert_eq!(asking, before, "{shown}");
 }
 
 fn blanks(rng: &mut fastrand::Rng, out: &mut String) {
@@ -246,15 +311,16 @@ fn string(rng: &mut fastrand::Rng, out: &mut String) {
 fn document(rng: &mut fastrand::Rng, depth: u32, object: bool, out: &mut String) {
     out.push(if object { '{' } else { '[' });
     blanks(rng, out);
-    for entry in 0..rng.usize(..7) {
+    for entry in 0..rng.usize(..12) {
         if entry > 0 {
             out.push(',');
             blanks(rng, out);
         }
         if object {
-            match rng.u8(..4) {
-                0 => out.push_str(r#""priority""#),
-                1 => out.push_str(rng.choice([r#""pri\u006frity""#, r#""Priority""#, r#""model""#, r#""n""#]).unwrap()),
+            match rng.u8(..8) {
+                0 | 1 => out.push_str(r#""priority""#),
+                2 => out.push_str(rng.choice([r#""stream_options""#, r#""include_usage""#]).unwrap()),
+                3 => out.push_str(rng.choice([r#""pri\u006frity""#, r#""Priority""#, r#""model""#, r#""n""#]).unwrap()),
                 _ => string(rng, out),
             }
             blanks(rng, out);
@@ -309,8 +375,9 @@ fn no_bytes_and_no_slots_break_the_writer() {
             read += 1;
         }
         let mut at = || if rng.bool() { rng.u64(..40) } else { rng.u64(..) };
-        let values = std::array::from_fn(|_| at()..at());
-        let wild = Slots { values, noted: rng.usize(..9), ..slots };
+        let places = [Place::Priority, Place::Options, Place::IncludeUsage, Place::NoUsage { has_keys: true }];
+        let notes = std::array::from_fn(|index| Note { place: places[index % 4], at: at()..at() });
+        let wild = Slots { notes, noted: rng.usize(..9), ..slots };
         let _ = with_priority(&body, &wild, 0);
         let _ = with_priority(&body, &Slots { begin: rng.u64(..3), end: rng.u64(..60), ..wild }, 0);
     }

@@ -1,0 +1,34 @@
+//! How fast bodies are read.
+#![allow(missing_docs, reason = "the macros export what cargo calls")]
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use admission_core::request::Scanner;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+#[path = "../../bench/src/bodies.rs"]
+mod bodies;
+
+fn scan(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("scan");
+    for body in bodies::all() {
+        group.throughput(Throughput::BytesDecimal(body.json.len() as u64));
+        group.bench_function(body.name, |bencher| {
+            bencher.iter(|| {
+                let mut scanner = Scanner::default();
+                scanner.feed(black_box(body.json.as_bytes()));
+                scanner.finish().expect("the bodies are JSON");
+                scanner.facts()
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(50).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
+    targets = scan
+}
+criterion_main!(benches);

@@ -1,0 +1,195 @@
+//! Strings: keys, names and numbers that are compared, text that is weighed, data that is passed over.
+
+use memchr::memchr2;
+
+use super::{Scanner, State};
+use crate::request::MAX_MODEL_NAME;
+use crate::request::field::Field;
+use crate::request::text::Plain;
+
+/// Where in a string the scan stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InString {
+    Plain,
+    Escape,
+    Unicode { digits: u8, unit: u16 },
+}
+
+/// What a string is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Use {
+    Key,
+    /// The top-level `model`.
+    Model,
+    /// A number or a switch in quotes: workers convert it.
+    Short,
+    /// A name, text from some length on.
+    Name,
+    /// The name that tells what a block of a message is.
+    Type,
+    Text,
+    /// Data, unless there are blanks in it: files may be sent as plain text.
+    Data,
+    #[default]
+    Nothing,
+}
+
+impl Scanner {
+    /// Takes the plain beginning of what follows within a string, or its end, and returns how much that is.
+    pub(super) fn plain(&mut self, bytes: &[u8]) -> usize {
+        let weighed = match self.string {
+            Use::Text => self.facts.text.add_json(bytes),
+            Use::Data => self.data.add_json(bytes),
+            _ => 0,
+        };
+        if weighed > 0 {
+            return weighed;
+        }
+        let end = memchr2(b'"', b'\\', bytes);
+        let content = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+        let closed = end.and_then(|end| bytes.get(end)) == Some(&b'"');
+        if closed && self.string == Use::Key && self.short.is_empty() {
+            // The whole key lies before us, so there is nothing to be kept of it.
+            self.weigh_key(content);
+            self.key_ended(content);
+        } else {
+            self.content(content);
+            match end {
+                None => return content.len(),
+                Some(_) if closed => self.string_ended(content.len().saturating_add(1)),
+                Some(_) => self.state = State::String(InString::Escape),
+            }
+        }
+        if closed && self.is_declaration() {
+            self.facts.text.add_bytes(b"\"");
+        }
+        content.len().saturating_add(1)
+    }
+
+    fn content(&mut self, bytes: &[u8]) {
+        match self.string {
+            Use::Text => self.facts.text.add_bytes(bytes),
+            Use::Data => self.data.add_bytes(bytes),
+            Use::Nothing => {}
+            Use::Key => {
+                self.short.extend(bytes);
+                self.weigh_key(bytes);
+            }
+            Use::Short => self.short.extend(bytes),
+            Use::Model => self.model_bytes(bytes),
+            Use::Name => self.name_bytes(bytes),
+            Use::Type => {
+                self.short.extend(bytes);
+                self.name_bytes(bytes);
+            }
+        }
+    }
+
+    fn weigh_key(&mut self, bytes: &[u8]) {
+        if self.is_declaration() {
+            self.facts.text.add_bytes(bytes);
+        }
+    }
+
+    fn name_bytes(&mut self, bytes: &[u8]) {
+        let free = self.free_bytes.min(bytes.len());
+        self.free_bytes = self.free_bytes.saturating_sub(free);
+        self.facts.text.add_bytes(bytes.get(free..).unwrap_or_default());
+    }
+
+    fn model_bytes(&mut self, bytes: &[u8]) {
+        self.model_too_long |= self.model.len().saturating_add(bytes.len()) > MAX_MODEL_NAME;
+        if !self.model_too_long {
+            self.model.extend_from_slice(bytes);
+        }
+    }
+
+    /// Takes a byte of an escape.
+    pub(super) fn escaped(&mut self, within: InString, byte: u8) {
+        match within {
+            InString::Escape if byte == b'u' => {
+                self.state = State::String(InString::Unicode { digits: 0, unit: 0 });
+            }
+            InString::Escape => match unescaped(byte) {
+                Some(plain) => {
+                    self.content(&[plain]);
+                    self.state = State::String(InString::Plain);
+                }
+                None => self.fail("an unknown escape"),
+            },
+            InString::Unicode { digits, unit } => {
+                let Some(digit) = char::from(byte).to_digit(16) else {
+                    return self.fail("an escape needs four hexadecimal digits");
+                };
+                let unit = unit << 4 | digit as u16;
+                if digits < 3 {
+                    self.state = State::String(InString::Unicode { digits: digits.saturating_add(1), unit });
+                } else {
+                    self.utf16_unit(unit);
+                    self.state = State::String(InString::Plain);
+                }
+            }
+            InString::Plain => {}
+        }
+    }
+
+    /// Text is weighed by the unit; the model's name is compared, so there the character is put together.
+    fn utf16_unit(&mut self, unit: u16) {
+        match self.string {
+            Use::Text => self.facts.text.add_utf16(unit),
+            Use::Data => self.data.add_utf16(unit),
+            Use::Model => self.model_unit(unit),
+            // Names and keys that mean something have no such character, so the halves of a pair need not meet. But half of
+            // one must leave a mark: workers take the key with it for another key.
+            Use::Key | Use::Name | Use::Type | Use::Short => self.content(Plain::of(unit).bytes()),
+            Use::Nothing => {}
+        }
+    }
+
+    fn model_unit(&mut self, unit: u16) {
+        let units = self.high_surrogate.take().into_iter().chain([unit]);
+        if (0xd800..0xdc00).contains(&unit) {
+            self.high_surrogate = Some(unit);
+            return;
+        }
+        for char in char::decode_utf16(units).map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER)) {
+            self.model_bytes(char.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+    }
+
+    /// The string's closing quote is the last of the next `taken` bytes.
+    fn string_ended(&mut self, taken: usize) {
+        match self.string {
+            Use::Key => {
+                let key = self.short.clone();
+                return self.key_ended(key.bytes());
+            }
+            Use::Model => {
+                let name = std::mem::take(&mut self.model);
+                self.high_surrogate = None;
+                self.facts.model = String::from_utf8(name).ok().filter(|_| !self.model_too_long);
+            }
+            Use::Short => self.short_ended(),
+            Use::Type => self.type_ended(),
+            Use::Data => self.data_ended(),
+            Use::Text | Use::Name if !self.is_declaration() => self.facts.text.end_string(),
+            Use::Text | Use::Name | Use::Nothing => {}
+        }
+        if self.field == Field::Prompt && self.depth == 2 && !self.in_object() {
+            self.end_prompt();
+        }
+        self.value_ended(self.facts.bytes.saturating_add(taken as u64));
+    }
+}
+
+const fn unescaped(byte: u8) -> Option<u8> {
+    match byte {
+        b'"' | b'\\' | b'/' => Some(byte),
+        b'b' => Some(8),
+        b'f' => Some(12),
+        b'n' => Some(b'\n'),
+        b'r' => Some(b'\r'),
+        b't' => Some(b'\t'),
+        _ => None,
+    }
+}

@@ -1,0 +1,431 @@
+//! Counts features: byte by byte where little comes, else 64 bytes at a time.
+//!
+//! Within a block a class is a mask of 64 bits, and what stands before a byte is the mask shifted by one. An escape such as
+//! `\n` stands as the character it means at its second byte; its backslash is no character, so what looks at the one before
+//! looks through it.
+
+use super::Feature;
+use super::block::{self, BLOCK, Masks};
+
+/// Fewer bytes than this are counted one by one.
+const FEW: usize = 8;
+
+/// What was counted so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    counts: [u64; Feature::COUNT],
+    bytes: u64,
+    blanks: u64,
+    before: Before,
+}
+
+/// Classes of the bytes before, the last in the highest bit; nothing stands before a string.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Before {
+    uppers: u64,
+    lowers: u64,
+    digits: u64,
+    /// Of these only the last three are kept.
+    signs: u64,
+    spaces: u64,
+    /// Spaces and line ends.
+    blanks: u64,
+    inside: u64,
+}
+
+/// Classes of a byte, or of those of a block.
+#[derive(Clone, Copy, Debug, Default)]
+struct Classes {
+    upper: u64,
+    lower: u64,
+    digit: u64,
+    sign: u64,
+    common: u64,
+    space: u64,
+    line: u64,
+    lead: u64,
+    inside: u64,
+    /// Backslashes of escapes; no characters.
+    slash: u64,
+    /// The bytes behind them.
+    escaped: u64,
+}
+
+/// How far the text of a string could be read.
+struct Reach {
+    /// Bytes that are its text.
+    length: usize,
+    /// What stands behind them ends the text for now: a quote, an escape of another kind.
+    stopped: bool,
+}
+
+/// A unit of UTF-16 as UTF-8. Each half of a pair stands for two of its four bytes, so that nobody needs to put them together.
+pub(in crate::request) struct Plain([u8; 3], usize);
+
+impl Plain {
+    pub(in crate::request) fn of(unit: u16) -> Self {
+        match (unit, char::from_u32(unit.into())) {
+            (_, Some(char)) => {
+                let mut bytes = [0; 3];
+                let length = char.encode_utf8(&mut bytes).len();
+                Self(bytes, length)
+            }
+            (..0xdc00, None) => Self([0xf0, 0x80, 0], 2),
+            (_, None) => Self([0x80, 0x80, 0], 2),
+        }
+    }
+
+    pub(in crate::request) fn bytes(&self) -> &[u8] {
+        self.0.get(..self.1).unwrap_or_default()
+    }
+}
+
+impl Features {
+    /// How often a feature was seen.
+    #[must_use]
+    pub fn count(&self, feature: Feature) -> u64 {
+        self.counts.get(feature as usize).copied().unwrap_or_default()
+    }
+
+    /// How often each was seen, in the order of [`Feature::ALL`].
+    #[must_use]
+    pub const fn counts(&self) -> &[u64; Feature::COUNT] {
+        &self.counts
+    }
+
+    /// Bytes of text, as UTF-8.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its spaces.
+    #[must_use]
+    pub const fn blanks(&self) -> u64 {
+        self.blanks
+    }
+
+    /// Adds other text.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count = count.saturating_add(more);
+        }
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.blanks = self.blanks.saturating_add(other.blanks);
+    }
+
+    /// What has been added since it was `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut more = Self::default();
+        for ((more, count), before) in more.counts.iter_mut().zip(self.counts).zip(before.counts) {
+            *more = count.saturating_sub(before);
+        }
+        more.bytes = self.bytes.saturating_sub(before.bytes);
+        more.blanks = self.blanks.saturating_sub(before.blanks);
+        more
+    }
+
+    /// Counts bytes of a text as they are.
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        if bytes.len() < FEW {
+            return bytes.iter().for_each(|byte| self.add_byte(*byte));
+        }
+        for part in bytes.chunks(BLOCK) {
+            let block = padded(part);
+            let masks = Masks::of(&block).first(part.len());
+            // Here quotes and backslashes are signs like others.
+            let quotes = part.iter().enumerate().filter(|(_, byte)| **byte == b'"');
+            let common = quotes.fold(0, |mask, (place, _)| mask | 1 << place);
+            let signs = Classes { sign: masks.special, common, ..Classes::default() };
+            self.add_block(&block, part.len(), &masks, &signs);
+        }
+    }
+
+    /// Counts the content of a JSON string as far as it can be read, and returns how many bytes that is: up to the closing
+    /// quote, an escape by number, one that does not exist, or one of which the second byte is missing.
+    pub fn add_json(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0_usize;
+        while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
+            let whole = rest.first_chunk::<BLOCK>();
+            let part = rest.get(..BLOCK).unwrap_or(rest);
+            let owned;
+            let block = match whole {
+                Some(block) => block,
+                None => {
+                    owned = padded(part);
+                    &owned
+                }
+            };
+            let masks = Masks::of(block).first(part.len());
+            let mut escapes = Classes::default();
+            let reach = escapes.read(block, masks.special, part.len(), rest.len() > part.len());
+            if reach.length > 0 {
+                self.add_block(block, reach.length, &masks.first(reach.length), &escapes);
+            }
+            taken = taken.saturating_add(reach.length);
+            if reach.stopped {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Counts a character that was written as a `\u` escape, as if it were written plainly.
+    pub fn add_utf16(&mut self, unit: u16) {
+        Plain::of(unit).bytes().iter().for_each(|byte| self.add_byte(*byte));
+    }
+
+    /// Ends a string: nothing stands before the next one.
+    pub fn end_string(&mut self) {
+        self.before = Before::default();
+    }
+
+    fn add_byte(&mut self, byte: u8) {
+        self.add_classes(&Classes::of_byte(byte), 1);
+        if byte >= 0xc0 {
+            self.add_lead(byte);
+        }
+    }
+
+    /// Counts the first bytes of a block; `masks` of them alone, `escapes` among them.
+    #[inline(always)]
+    fn add_block(&mut self, block: &[u8; BLOCK], length: usize, masks: &Masks, escapes: &Classes) {
+        let inside = if masks.foreign == 0 { 0 } else { block::inside(block, masks.foreign) };
+        let classes = Classes::of_block(masks, inside, length, escapes);
+        self.add_classes(&classes, length);
+        let mut leads = classes.lead;
+        while leads != 0 {
+            let place = leads.trailing_zeros() as usize;
+            self.add_lead(block.get(place).copied().unwrap_or_default());
+            leads &= leads.wrapping_sub(1);
+        }
+    }
+
+    /// Counts the features of `length` bytes and moves on behind them. Here and below sums wrap where they cannot: no body has
+    /// 2^64 bytes.
+    #[inline(always)]
+    fn add_classes(&mut self, classes: &Classes, length: usize) {
+        let Classes { upper, lower, digit, sign, common, space, line, lead, inside, slash, .. } = *classes;
+        let [
+            words,
+            capitals,
+            long,
+            opened,
+            numbers,
+            digits,
+            signs,
+            rare_signs,
+            rules,
+            indents,
+            lines,
+            fresh_lines,
+            ..,
+            foreign,
+        ] = &mut self.counts;
+        let add = |count: &mut u64, places: u64| *count = count.wrapping_add(ones(places));
+        let before = &self.before;
+        let letter = upper | lower;
+        let letters_before = before.uppers | before.lowers;
+        let capital = lower & last(upper, before.uppers) & last_but_one(upper, before.uppers);
+        add(words, letter & !last(letter, letters_before) | upper & last(lower, before.lowers) | capital);
+        add(capitals, capital);
+        add(long, eight(letter, letters_before));
+        add(numbers, digit & !last(digit, before.digits));
+        add(digits, digit);
+
+        let [one, two, three] = signs_before(classes, before.signs);
+        // What looks two places back looks through a backslash.
+        let blank = space | line;
+        let blank = blank | slash & last(blank, before.blanks);
+        add(opened, letter & last(sign, before.signs) & last_but_one(blank, before.blanks));
+        add(signs, sign & !one);
+        add(rare_signs, sign & !common);
+        add(rules, sign & one & two & three);
+        add(indents, space & last(space, before.spaces) & !last_but_one(space, before.spaces));
+        add(lines, line);
+        add(fresh_lines, line & !one);
+        add(foreign, lead & !last(inside, before.inside));
+
+        add(&mut self.blanks, space);
+        self.bytes = self.bytes.wrapping_add((length as u64).wrapping_sub(ones(slash)));
+        let top = |mask: u64| mask << BLOCK.saturating_sub(length) & 1 << 63;
+        self.before = Before {
+            uppers: behind(upper, before.uppers, length),
+            lowers: behind(lower, before.lowers, length),
+            digits: behind(digit, before.digits, length),
+            signs: top(sign) | top(one) >> 1 | top(two) >> 2,
+            spaces: behind(space, before.spaces, length),
+            blanks: behind(blank, before.blanks, length),
+            inside: behind(inside, before.inside, length),
+        };
+    }
+
+    #[inline(always)]
+    fn add_lead(&mut self, byte: u8) {
+        let feature = LEADS.get(usize::from(byte & 0x3f)).copied().unwrap_or(Feature::Emoji);
+        if let Some(count) = self.counts.get_mut(feature as usize) {
+            *count = count.wrapping_add(1);
+        }
+        if byte == 0xe9
+            && let Some(count) = self.counts.get_mut(Feature::RareHan as usize)
+        {
+            *count = count.wrapping_add(1);
+        }
+    }
+}
+
+#[allow(clippy::indexing_slicing, reason = "runs in the compiler")]
+const LEADS: [Feature; 64] = {
+    let mut leads = [Feature::Emoji; 64];
+    let mut byte = 0;
+    while byte < leads.len() {
+        leads[byte] = Feature::of_lead(0xc0 | byte as u8);
+        byte += 1;
+    }
+    leads
+};
+
+const fn ones(mask: u64) -> u64 {
+    mask.count_ones() as u64
+}
+
+/// The lowest bits.
+const fn lowest(count: usize) -> u64 {
+    if count >= BLOCK { u64::MAX } else { (1_u64 << count).wrapping_sub(1) }
+}
+
+fn padded(part: &[u8]) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    if let Some(place) = block.get_mut(..part.len()) {
+        place.copy_from_slice(part);
+    }
+    block
+}
+
+impl Masks {
+    fn first(mut self, length: usize) -> Self {
+        if length < BLOCK {
+            let kept = lowest(length);
+            for mask in [
+                &mut self.letter,
+                &mut self.digit,
+                &mut self.space,
+                &mut self.line,
+                &mut self.common,
+                &mut self.special,
+                &mut self.foreign,
+            ] {
+                *mask &= kept;
+            }
+        }
+        self
+    }
+}
+
+impl Classes {
+    /// Each class in the lowest bit.
+    fn of_byte(byte: u8) -> Self {
+        let mut classes = Self::default();
+        match byte {
+            b'A'..=b'Z' => classes.upper = 1,
+            b'a'..=b'z' => classes.lower = 1,
+            b'0'..=b'9' => classes.digit = 1,
+            b' ' => classes.space = 1,
+            0..=0x1f => classes.line = 1,
+            b',' | b'.' | b'"' => (classes.sign, classes.common) = (1, 1),
+            0x21..=0x7f => classes.sign = 1,
+            0x80..=0xbf => classes.inside = 1,
+            _ => classes.lead = 1,
+        }
+        classes
+    }
+
+    #[inline(always)]
+    fn of_block(masks: &Masks, inside: u64, length: usize, escapes: &Self) -> Self {
+        let Masks { letter, lower_bit, digit, space, line, common, special, foreign } = *masks;
+        let Self { sign, common: common_escaped, line: line_escaped, slash, escaped, .. } = *escapes;
+        let letter = letter & !escaped;
+        let others = letter | digit | space | line | special | foreign | escaped;
+        Self {
+            upper: letter & !lower_bit,
+            lower: letter & lower_bit,
+            digit,
+            sign: lowest(length) & !others | sign,
+            common: common & !escaped | common_escaped,
+            space,
+            line: line | line_escaped,
+            lead: foreign & !inside,
+            inside,
+            slash,
+            escaped,
+        }
+    }
+
+    /// Notes the escapes of a block's first `length` bytes, whose quotes and backslashes are `special`.
+    fn read(&mut self, block: &[u8; BLOCK], special: u64, length: usize, more: bool) -> Reach {
+        let mut rest = special;
+        while rest != 0 {
+            let place = rest.trailing_zeros() as usize;
+            let behind = place.saturating_add(1);
+            if block.get(place) == Some(&b'"') {
+                return Reach { length: place, stopped: true };
+            }
+            if behind >= length {
+                // A block that ends with a backslash goes on with it, so that both bytes are in one.
+                return Reach { length: place, stopped: !more || place == 0 };
+            }
+            let bit = 1_u64 << behind;
+            match block.get(behind) {
+                Some(b'"') => (self.sign, self.common) = (self.sign | bit, self.common | bit),
+                Some(b'\\' | b'/') => self.sign |= bit,
+                Some(b'n' | b't' | b'r' | b'b' | b'f') => self.line |= bit,
+                _ => return Reach { length: place, stopped: true },
+            }
+            self.slash |= 1 << place;
+            self.escaped |= bit;
+            rest &= !(bit | bit >> 1);
+        }
+        Reach { length, stopped: false }
+    }
+}
+
+/// The bytes before those of a mask, one place before each; `before` in the highest bit.
+const fn last(mask: u64, before: u64) -> u64 {
+    mask << 1 | before >> 63
+}
+
+const fn last_but_one(mask: u64, before: u64) -> u64 {
+    mask << 2 | before >> 62
+}
+
+/// As [`last`], but behind a backslash what stands before it.
+const fn last_through(mask: u64, before: u64, escaped: u64) -> u64 {
+    last(mask, before) & !escaped | (mask << 2 | before >> 63 << 1) & escaped
+}
+
+/// Where letters end runs of eight.
+const fn eight(letters: u64, before: u64) -> u64 {
+    let (two, two_before) = (letters & last(letters, before), before & before << 1);
+    let four = two & last_but_one(two, two_before);
+    let four_before = two_before & two_before << 2;
+    four & (four << 4 | four_before >> 60)
+}
+
+/// Whether the last character is a sign, the one before it, and the one before that.
+#[inline(always)]
+const fn signs_before(classes: &Classes, before: u64) -> [u64; 3] {
+    let Classes { sign, escaped, .. } = *classes;
+    if escaped == 0 {
+        return [last(sign, before), last_but_one(sign, before), sign << 3 | before >> 61];
+    }
+    let one = last_through(sign, before, escaped);
+    let two = last_through(one, before << 1, escaped);
+    [one, two, last_through(two, before << 2, escaped)]
+}
+
+/// What stands before what follows the first `length` bytes of a mask.
+#[inline(always)]
+fn behind(mask: u64, before: u64, length: usize) -> u64 {
+    if length >= BLOCK { mask } else { mask << BLOCK.saturating_sub(length) | before >> length }
+}

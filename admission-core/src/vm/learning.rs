@@ -1,0 +1,157 @@
+//! What requests have taught about models: read from the shared records now and then, added to on the tick.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::Vm;
+use crate::config::OutputEstimate;
+use crate::estimate::{Batch, Belief, Estimator, Experience, Family, Observed};
+use crate::hash;
+use crate::keys::Keys;
+use crate::policy::Pool;
+use crate::store::{self, Store, Version};
+use crate::units::{Millis, Time, Tokens};
+
+/// For so long a record is taken for what it was when it was read.
+const READ_VALID: Millis = Millis(1_000);
+
+/// Most names of models whose families are remembered; callers may send any.
+const MOST_FAMILIES: usize = 16;
+
+/// The models of a pool that fit one of its patterns.
+type Name = (String, String);
+
+/// What this VM knows of models, and what it has not told the others yet.
+#[derive(Default)]
+pub(super) struct Learning(BTreeMap<Name, Known>);
+
+struct Known {
+    key: String,
+    experience: Experience,
+    version: Version,
+    read: Option<Time>,
+    /// By the name of the model, some of those last asked for: a family takes longer to tell than to remember.
+    families: BTreeMap<String, Family>,
+    /// By the family that stands for what is not known yet; few, whatever names callers invent.
+    beliefs: BTreeMap<Family, Rc<Belief>>,
+    batch: Batch,
+}
+
+/// What the end of a request tells of its model.
+#[derive(Clone, Copy, Debug)]
+pub struct Lesson<'a> {
+    /// As the request named it.
+    pub model: Option<&'a str>,
+    /// Of its tenant's record.
+    pub tenant_key: &'a str,
+    /// What was observed; the tenant's slot is filled in.
+    pub observed: Observed,
+}
+
+impl Learning {
+    fn known(&mut self, store: &impl Store, keys: &Keys, (pool, pattern): Name, now: Time) -> &mut Known {
+        let known = self.0.entry((pool, pattern)).or_insert_with_key(|(pool, pattern)| Known {
+            key: keys.model(pool, pattern),
+            experience: Experience::default(),
+            version: Version::Absent,
+            read: None,
+            families: BTreeMap::new(),
+            beliefs: BTreeMap::new(),
+            batch: Batch::default(),
+        });
+        known.refresh(store, now);
+        known
+    }
+}
+
+impl Known {
+    fn refresh(&mut self, store: &impl Store, now: Time) {
+        if self.read.is_some_and(|read| now.since(read) < READ_VALID) {
+            return;
+        }
+        self.read = Some(now);
+        // Where something else stands in its place, what the family says has to do.
+        if let Ok((experience, version)) = store::read::<Experience>(store, &self.key)
+            && version != self.version
+        {
+            (self.experience, self.version) = (experience, version);
+            self.beliefs.clear();
+        }
+    }
+
+    fn family(&mut self, pool: &Pool, model: Option<&str>) -> Family {
+        let name = model.unwrap_or_default();
+        if let Some(family) = self.families.get(name) {
+            return *family;
+        }
+        if self.families.len() >= MOST_FAMILIES {
+            self.families.clear();
+        }
+        let family = pool.family(model);
+        self.families.insert(name.to_owned(), family);
+        family
+    }
+
+    /// What is believed of a model of a pool.
+    fn belief(&mut self, pool: &Pool, model: Option<&str>) -> Rc<Belief> {
+        let family = pool.estimate.family.unwrap_or_else(|| self.family(pool, model));
+        let work_out = || Rc::new(self.experience.belief(family.weights()));
+        Rc::clone(self.beliefs.entry(family).or_insert_with(work_out))
+    }
+}
+
+impl Vm {
+    /// What requests of a tenant to a pool are taken for, by the model they name if that is known.
+    pub fn estimator(
+        &mut self,
+        store: &impl Store,
+        (pool, model): (&Pool, Option<&str>),
+        tenant_key: &str,
+        now: Time,
+    ) -> Estimator {
+        let name = (pool.name.clone(), pool.model_label(model));
+        let known = self.learning.known(store, &self.keys, name, now);
+        let learned = match pool.estimate.output {
+            OutputEstimate::Learned => known.experience.quantile(slot_of(tenant_key), pool.estimate.quantile),
+            OutputEstimate::Expected | OutputEstimate::MaxTokens => None,
+        };
+        let usual_output = learned.unwrap_or(pool.expected_output).max(Tokens(1));
+        Estimator { belief: known.belief(pool, model), usual_output }
+    }
+
+    /// Takes what the end of a request tells; the next tick tells the other VMs.
+    pub fn learn(&mut self, store: &impl Store, pool: &Pool, lesson: Lesson<'_>, now: Time) {
+        let Lesson { model, tenant_key, observed } = lesson;
+        let observed = Observed { tenant: slot_of(tenant_key), ..observed };
+        let (pattern, unread) = (pool.model_label(model), pool.model_label(None));
+        if pattern != unread {
+            // Answers are expected of requests too whose model has not been read yet: of those all of the pool's count.
+            let lengths = Observed { prompt: None, ..observed };
+            let known = self.learning.known(store, &self.keys, (pool.name.clone(), unread), now);
+            let belief = known.belief(pool, None);
+            known.batch.observe(&lengths, &belief);
+        }
+        let known = self.learning.known(store, &self.keys, (pool.name.clone(), pattern), now);
+        let belief = known.belief(pool, model);
+        known.batch.observe(&observed, &belief);
+    }
+
+    /// Adds what was learned since the last time to the shared records. What others were faster at waits for the next time.
+    pub(super) fn share_learned(&mut self, store: &impl Store) {
+        for known in self.learning.0.values_mut().filter(|known| !known.batch.is_empty()) {
+            let merge = |experience: &mut Experience| {
+                experience.merge(&known.batch);
+                Ok::<(), std::convert::Infallible>(())
+            };
+            if store::update(store, &known.key, merge).is_ok() {
+                known.batch = Batch::default();
+            }
+        }
+    }
+}
+
+/// Tenants share a few slots in each record.
+fn slot_of(tenant_key: &str) -> u8 {
+    let [slot, ..] = hash::stable(tenant_key.as_bytes()).to_le_bytes();
+    slot
+}

@@ -1,0 +1,95 @@
+use super::*;
+use crate::estimate::{Inputs, Observed};
+use crate::request::Api;
+use crate::request::Scanner;
+use crate::vm::Lesson;
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+/// One pool with models of two patterns, and a proxy around it.
+fn proxy() -> Proxy {
+    let json = br#"{"pools": [{"name": "p", "models": ["llama*", "tiny"], "max_in_flight": 100, "expected_output_tokens": 500}]}"#;
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(json) else { panic!("policy") };
+    Proxy { policy: Rc::new(*policy), ..Proxy::new(1, 1) }
+}
+
+fn inputs(words: usize) -> Inputs {
+    let mut scanner = Scanner::default();
+    scanner.feed(format!(r#"{{"messages": [{{"content": "{}"}}]}}"#, "word ".repeat(words)).as_bytes());
+    let facts = scanner.facts();
+    Inputs::new(&facts.text, facts.messages, 0, Api::Chat)
+}
+
+impl Proxy {
+    fn estimate(&self, vm: &mut Vm, model: Option<&str>, tenant: &str) -> (u64, u64) {
+        let pool = self.policy.only_pool().unwrap();
+        let estimator = vm.estimator(&*self.store, (pool, model), tenant, self.now);
+        (estimator.belief.weights.tokens(&inputs(500)).0, estimator.usual_output.0)
+    }
+
+    fn teach(&self, vm: &mut Vm, model: &str, tenant: &str, output: u64) {
+        let observed =
+            Observed { inputs: inputs(500), prompt: Some(Tokens(700)), output: Some(Tokens(output)), tenant: 0 };
+        let lesson = Lesson { model: Some(model), tenant_key: tenant, observed };
+        vm.learn(&*self.store, self.policy.only_pool().unwrap(), lesson, self.now);
+    }
+}
+
+#[test]
+fn what_one_vm_learns_all_know_a_second_later() {
+    let mut proxy = proxy();
+    let (mut one, mut other) = (proxy.vm(), proxy.vm());
+    let before = proxy.estimate(&mut other, Some("llama-3"), "t");
+    assert!((500..600).contains(&before.0) && before.1 == 500, "{before:?}");
+    for _ in 0..60 {
+        proxy.teach(&mut one, "llama-3", "t", 90);
+        proxy.now.0 += TICK.0;
+        one.tick(&*proxy.store, proxy.now).unwrap();
+    }
+    let after = proxy.estimate(&mut other, Some("llama-9"), "t");
+    assert!((680..=720).contains(&after.0) && (85..=100).contains(&after.1), "{after:?}");
+    assert_eq!(proxy.estimate(&mut other, Some("tiny"), "t").1, 500, "another model");
+    assert_eq!(proxy.estimate(&mut other, None, "t").1, after.1, "of the pool's requests whose model is not read yet");
+    assert_eq!(proxy.estimate(&mut other, Some("llama-3"), "u"), after, "a tenant of whom nothing is known yet");
+}
+
+#[test]
+fn models_that_callers_invent_add_no_keys() {
+    let mut proxy = proxy();
+    let mut vm = proxy.vm();
+    let mut keys = Vec::new();
+    for round in 0..200 {
+        proxy.teach(&mut vm, &format!("llama-{round}"), &format!("tenant-{round}"), 10);
+        proxy.teach(&mut vm, &format!("other-{round}"), &format!("tenant-{round}"), 10);
+        proxy.now.0 += TICK.0;
+        vm.tick(&*proxy.store, proxy.now).unwrap();
+        keys = proxy.store.keys();
+    }
+    let models: Vec<_> = keys.iter().filter(|key| key.contains("/model/")).collect();
+    assert_eq!(models.len(), 3, "{models:?}");
+    assert!(models.iter().all(|key| proxy.store.read(key).0.unwrap().len() <= 4_096));
+}
+
+#[test]
+fn what_others_were_faster_at_is_told_later_and_what_is_no_record_teaches_nothing() {
+    let mut proxy = proxy();
+    let mut vm = proxy.vm();
+    for _ in 0..30 {
+        proxy.teach(&mut vm, "tiny", "t", 40);
+    }
+    let key = proxy.policy.keys.model("p", "tiny");
+    proxy.store.fail_on("/tiny", crate::store::MAX_ATTEMPTS);
+    proxy.now.0 += TICK.0;
+    vm.tick(&*proxy.store, proxy.now).unwrap();
+    assert_eq!(proxy.store.read(&key).0, None);
+    proxy.now.0 += 10 * TICK.0;
+    vm.tick(&*proxy.store, proxy.now).unwrap();
+    let mut other = proxy.vm();
+    assert!(proxy.estimate(&mut other, Some("tiny"), "t").1 < 60);
+    proxy.store.put(&key, b"{}");
+    let mut third = proxy.vm();
+    assert_eq!(proxy.estimate(&mut third, Some("tiny"), "t").1, 500);
+    proxy.teach(&mut third, "tiny", "t", 40);
+    proxy.now.0 += 10 * TICK.0;
+    third.tick(&*proxy.store, proxy.now).unwrap();
+}

@@ -1,0 +1,311 @@
+//! What answers cost: budgets of tokens, to the token, whatever becomes of the answer.
+#![cfg(not(target_family = "wasm"))]
+
+use futures_util::stream::{self, StreamExt};
+use serde_json::{Value, json};
+use wasm_tests::caller::{CHAT, RawCaller, request_bytes};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, text_of};
+use worker_sim::Fault;
+
+const MESSAGES: &str = "/v1/messages";
+
+/// Tokens of a tenant's budget, which earns one a minute: none comes back while a test looks.
+const LIMIT: u64 = 10_000_000;
+
+/// Tokens that the worker makes of every prompt of these tests: it takes four bytes for one.
+const PROMPT: u64 = 10;
+
+/// Tokens that pools expect of every answer.
+const EXPECTED: u64 = 32;
+
+fn setup(threads: u32) -> Setup {
+    let state = |name: &str| format!("%FILTER_STATE(wasm.sluice.{name}:PLAIN)%");
+    let names = [
+        "estimated_prompt_tokens",
+        "estimated_output_tokens",
+        "prompt_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "ttft_ms",
+        "complete",
+    ];
+    let mut format: Value = names.iter().map(|name| (name.to_string(), json!(state(name)))).collect();
+    format["tenant"] = json!("%REQ(x-sluice-tenant)%");
+    let exact = json!({"tokens_per_minute": {"rate": 1, "burst": LIMIT}});
+    let tenants: Value = (0..40).map(|number| (tenant(number), json!({"tier": "exact"}))).collect();
+    let setup = Setup::new(threads, Wait::Unread)
+        .with("/tiers", json!({"exact": exact}))
+        .with("/tenants", tenants)
+        .with("/pools/0/expected_output_tokens", json!(EXPECTED))
+        // What asking for a budget is charged must be the same before and after.
+        .with("/pools/0/estimate", json!({"output": "expected"}));
+    Setup { access_log: format, ..setup }
+}
+
+fn tenant(number: u64) -> String {
+    format!("tenant-{number}")
+}
+
+/// A request to a path, of [`PROMPT`] tokens and so many of output.
+fn body(path: &str, output: u64, stream: bool) -> Value {
+    let text = "x".repeat(4 * PROMPT as usize);
+    let messages = json!([{"role": "user", "content": text}]);
+    match path {
+        CHAT => json!({"model": MODEL, "messages": messages, "max_tokens": output, "stream": stream}),
+        "/v1/completions" => json!({"model": MODEL, "prompt": text, "max_tokens": output, "stream": stream}),
+        MESSAGES => json!({"model": MODEL, "messages": messages, "max_tokens": output, "stream": stream}),
+        "/v1/responses" => json!({"model": MODEL, "input": text, "max_output_tokens": output, "stream": stream}),
+        _ => json!({"model": MODEL, "input": text}),
+    }
+}
+
+/// With the usage that the API's streams have to be asked for.
+fn reporting(path: &str, output: u64, stream: bool) -> Value {
+    let mut body = body(path, output, stream);
+    if stream && path.ends_with("completions") {
+        body["stream_options"] = json!({"include_usage": true});
+    }
+    body
+}
+
+/// Posts as a tenant; the status, and the answer as far as it came.
+async fn post(rig: &Rig, path: &str, tenant: &str, body: &Value) -> (u16, String) {
+    let mut answer = rig.post_to(path, tenant, &[], body.to_string()).await;
+    let (status, mut read) = (answer.status().as_u16(), Vec::new());
+    while let Ok(Some(bytes)) = answer.chunk().await {
+        read.extend(bytes);
+    }
+    (status, String::from_utf8(read).unwrap())
+}
+
+/// What is left of tenants' budgets. It costs the tenants a request, so each can be asked once.
+struct Budgets<'a> {
+    rig: &'a Rig,
+    of_nobody: u64,
+}
+
+impl<'a> Budgets<'a> {
+    async fn of(rig: &'a Rig) -> Self {
+        let of_nobody = remaining(rig, &tenant(39)).await;
+        Self { rig, of_nobody }
+    }
+
+    /// Tokens that a tenant has spent, once all its requests are over.
+    async fn spent(&self, tenant: &str) -> u64 {
+        self.rig.nothing_is_held().await;
+        self.of_nobody - remaining(self.rig, tenant).await
+    }
+}
+
+async fn remaining(rig: &Rig, tenant: &str) -> u64 {
+    // A prompt of token ids costs the same whatever estimates have learned.
+    let exact = json!({"model": MODEL, "prompt": [1], "max_tokens": 1});
+    let answer = rig.post_to("/v1/completions", tenant, &[("x-probe", "true")], exact.to_string()).await;
+    let remaining = text_of(&answer, "x-ratelimit-remaining-tokens").parse().unwrap();
+    answer.bytes().await.unwrap();
+    remaining
+}
+
+/// What the access log says of a tenant's first request.
+async fn logged(rig: &Rig, tenant: &str) -> Value {
+    let line = || {
+        let log = rig.envoy.log();
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.find(|line| line["tenant"] == tenant)
+    };
+    eventually("the access log has it", async || line().map(drop).ok_or(rig.envoy.log())).await;
+    line().unwrap()
+}
+
+fn number(line: &Value, name: &str) -> u64 {
+    line[name].as_u64().or(line[name].as_str().and_then(|text| text.parse().ok())).unwrap_or_else(|| panic!("{line}"))
+}
+
+#[tokio::test]
+async fn every_api_is_settled_as_its_worker_reports() {
+    let mut setup = setup(2);
+    setup.worker.cached_share = 0.5;
+    let rig = Rig::start(setup).await;
+    let budgets = Budgets::of(&rig).await;
+    let apis = [CHAT, "/v1/completions", MESSAGES, "/v1/responses"];
+    let mut cases: Vec<_> = apis.into_iter().flat_map(|path| [(path, false, 7), (path, true, 7)]).collect();
+    cases.push(("/v1/embeddings", false, 0));
+    for (number_of, (path, stream, output)) in (0..).zip(cases) {
+        let tenant = tenant(number_of);
+        let (status, answer) = post(&rig, path, &tenant, &reporting(path, output, stream)).await;
+        assert_eq!((status, answer.contains("usage")), (200, true), "{path} {stream}: {answer}");
+        assert_eq!(budgets.spent(&tenant).await, PROMPT + output, "{path} {stream}: {answer}");
+        let line = logged(&rig, &tenant).await;
+        let told = |name| number(&line, name);
+        let expected_cached = if path == "/v1/embeddings" { 0 } else { PROMPT / 2 };
+        assert_eq!((told("prompt_tokens"), told("output_tokens")), (PROMPT, output), "{path} {stream}");
+        assert_eq!((told("cached_tokens"), &line["complete"]), (expected_cached, &json!("true")), "{path} {stream}");
+        assert_eq!(line["ttft_ms"].is_null(), !stream, "{path} {stream}: {line}");
+    }
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn odd_reports_take_nothing_away() {
+    let rig = Rig::start(setup(2)).await;
+    let budgets = Budgets::of(&rig).await;
+    let mut tenants = (0..).map(tenant);
+    for (fault, plain_is_known, stream_is_known) in [
+        (Fault::NoUsage, false, false),
+        (Fault::NullUsage, false, false),
+        (Fault::AbsurdUsage, false, false),
+        (Fault::RepeatedUsage, true, true),
+        (Fault::NullsBetween, true, true),
+    ] {
+        for (path, stream) in [(CHAT, false), (CHAT, true), (MESSAGES, true), ("/v1/responses", true)] {
+            let tenant = tenants.next().unwrap();
+            rig.worker.set_faults([fault]);
+            assert_eq!(post(&rig, path, &tenant, &reporting(path, 9, stream)).await.0, 200);
+            rig.worker.set_faults([]);
+            let (spent, line) = (budgets.spent(&tenant).await, logged(&rig, &tenant).await);
+            let estimated = |name: &str| number(&line, &format!("estimated_{name}_tokens"));
+            let expected = match (stream, plain_is_known, stream_is_known) {
+                (false, true, _) | (true, _, true) => PROMPT + 9,
+                (false, false, _) => estimated("prompt") + estimated("output"),
+                // Without a report, its deltas are counted.
+                (true, _, false) => estimated("prompt") + 9,
+            };
+            assert_eq!(spent, expected, "{fault:?} {path} {stream}: {line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_that_break_off_cost_what_was_seen_and_errors_nothing() {
+    let rig = Rig::start(setup(2).patient()).await;
+    let budgets = Budgets::of(&rig).await;
+    rig.worker.set_faults([Fault::Truncate]);
+    for (tenant, path) in [("tenant-0", CHAT), ("tenant-1", MESSAGES)] {
+        let (status, answer) = post(&rig, path, tenant, &body(path, 10, true)).await;
+        assert_eq!((status, answer.contains("[DONE]") || answer.contains("message_stop")), (200, false), "{answer}");
+    }
+    rig.worker.set_faults([]);
+    let truncated = logged(&rig, "tenant-0").await;
+    assert_eq!((number(&truncated, "output_tokens"), &truncated["complete"]), (5, &json!("false")));
+    assert_eq!(budgets.spent("tenant-0").await, number(&truncated, "estimated_prompt_tokens") + 5);
+    assert_eq!(budgets.spent("tenant-1").await, PROMPT + 5, "it has told of its prompt");
+
+    let mut caller = rig.endless("tenant-2", &[]).await;
+    caller.read_until("finds").await;
+    drop(caller);
+    let left = logged(&rig, "tenant-2").await;
+    let seen = number(&left, "output_tokens");
+    assert!(seen >= 4 && left["complete"] == "false", "{left}");
+    assert_eq!(budgets.spent("tenant-2").await, number(&left, "estimated_prompt_tokens") + seen);
+
+    rig.worker.set_faults([Fault::Refuse503]);
+    assert_eq!(post(&rig, CHAT, "tenant-3", &body(CHAT, 10, true)).await.0, 503);
+    rig.worker.set_faults([]);
+    let mut wrong = body(MESSAGES, 10, true);
+    wrong["max_tokens"] = json!(0);
+    assert_eq!(post(&rig, MESSAGES, "tenant-4", &wrong).await.0, 400);
+    let reset = post(&rig, "/resetting/v1/chat/completions", "tenant-5", &body(CHAT, 10, true)).await;
+    assert_eq!(reset.0, 503);
+    for tenant in ["tenant-3", "tenant-4", "tenant-5"] {
+        assert_eq!(budgets.spent(tenant).await, 0, "{tenant}");
+    }
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn cached_prompt_tokens_cost_what_the_tenant_pays_for_them() {
+    let mut setup = setup(1).with("/tiers/exact/cached_token_cost", json!(0.2));
+    setup.worker.cached_share = 0.5;
+    let rig = Rig::start(setup).await;
+    let budgets = Budgets::of(&rig).await;
+    for (tenant, path) in [("tenant-0", CHAT), ("tenant-1", MESSAGES), ("tenant-2", "/v1/responses")] {
+        assert_eq!(post(&rig, path, tenant, &reporting(path, 3, true)).await.0, 200);
+        assert_eq!(budgets.spent(tenant).await, 5 + 1 + 3, "{path}: a fifth of the five that were cached");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_grows_with_an_answer_that_proves_longer() {
+    let rig = Rig::start(setup(2).patient()).await;
+    let request =
+        request_bytes(CHAT, &[("x-tenant-id", b"tenant-0")], body(CHAT, 400_000, true).to_string().as_bytes(), true);
+    let caller = RawCaller::send(rig.address, &request).await;
+    eventually("it holds more than was expected", async || {
+        let state = rig.state().await;
+        let (of_pool, of_tenant) = (&state["pools"]["main"]["held"], &state["tenants"]["tenant-0"]);
+        let (tokens, blocks) = (of_pool["tokens"].as_u64().unwrap_or(0), of_pool["blocks"].as_u64().unwrap_or(0));
+        let gauge = rig.count("sluice_in_flight_tokens", &[("pool", "main")]).await;
+        let grown = rig.count("sluice_overdraft_tokens_total", &[("pool", "main"), ("lane", "standard")]).await;
+        let beyond = EXPECTED + 2 * PROMPT + 64;
+        let shown = tokens > beyond && gauge > beyond && grown > 64 && tokens.div_ceil(16) == blocks;
+        (shown && of_pool == of_tenant).then_some(()).ok_or(format!("{state}, {gauge}, {grown}"))
+    })
+    .await;
+    drop(caller);
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn a_budget_is_exact_over_a_thousand_streams() {
+    let rig = Rig::start(setup(2)).await;
+    let budgets = Budgets::of(&rig).await;
+    let mut rng = fastrand::Rng::with_seed(7);
+    let outputs: Vec<u64> = (0..1_000).map(|_| rng.u64(1..60)).collect();
+    let expected: u64 = outputs.iter().map(|output| PROMPT + output).sum();
+    let reported: u64 = stream::iter(outputs)
+        .map(|output| {
+            let rig = &rig;
+            async move {
+                let (status, answer) = post(rig, CHAT, "tenant-0", &reporting(CHAT, output, true)).await;
+                assert_eq!(status, 200, "{answer}");
+                let events = answer.lines().filter_map(|line| line.strip_prefix("data: "));
+                let events = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+                events.filter_map(|event| event["usage"]["total_tokens"].as_u64()).sum::<u64>()
+            }
+        })
+        .buffer_unordered(16)
+        .fold(0, async |sum, tokens| sum + tokens)
+        .await;
+    assert_eq!((reported, budgets.spent("tenant-0").await), (expected, expected));
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn answers_are_measured() {
+    let rig = Rig::start(setup(1)).await;
+    for (path, stream) in [(CHAT, true), (CHAT, false), (MESSAGES, true), ("/v1/embeddings", false)] {
+        assert_eq!(post(&rig, path, "tenant-0", &reporting(path, 20, stream)).await.0, 200);
+    }
+    rig.worker.set_faults([Fault::Refuse503]);
+    assert_eq!(post(&rig, CHAT, "tenant-1", &body(CHAT, 10, true)).await.0, 503);
+    let of_answers = [("pool", "main"), ("lane", "standard")];
+    for (metric, count) in [
+        ("sluice_ttft_ms_count", 2),
+        ("sluice_decode_ms_count", 2),
+        ("sluice_tokens_per_second_count", 2),
+        ("sluice_output_tokens_count", 4),
+        ("sluice_prompt_tokens_count", 4),
+    ] {
+        recorded(&rig, metric, &of_answers, count).await;
+    }
+    let sums = async |metric| rig.count(metric, &of_answers).await;
+    // Envoy keeps histograms in buckets, so their sums are near.
+    let (prompts, outputs) = (sums("sluice_prompt_tokens_sum").await, sums("sluice_output_tokens_sum").await);
+    assert!((38..=44).contains(&prompts) && (57..=63).contains(&outputs), "{prompts} {outputs}");
+    let by_model = [("pool", "main"), ("model", "sim*")];
+    recorded(&rig, "sluice_estimate_error_permille_count", &by_model, 4).await;
+    let over = [("pool", "main"), ("sign", "over")];
+    assert!(rig.count("sluice_estimate_error_permille_count", &over).await > 0, "by size, JSON counts too");
+    let answer = rig.post("tenant-2", &[], &body(CHAT, 1, false)).await;
+    assert!(text_of(&answer, "server-timing").starts_with("worker;dur="), "{answer:?}");
+}
+
+/// Waits until the proxy has merged its histograms.
+async fn recorded(rig: &Rig, metric: &str, labels: &[(&str, &str)], count: u64) {
+    eventually("the proxy has merged its histograms", async || {
+        let found = rig.count(metric, labels).await;
+        (found == count).then_some(()).ok_or(format!("{found} of {count} {metric}"))
+    })
+    .await;
+}
