@@ -1,5 +1,7 @@
 //! A request's headers: what they say, what is taken off, what is put on.
 
+use std::borrow::Cow;
+
 use admission_core::decide::Ask;
 use admission_core::endpoint::Endpoint;
 use admission_core::hash;
@@ -44,14 +46,14 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
     let named = policy.tenant_sources.iter().find_map(|source| tenant(source, headers));
     let encoding = headers.get("content-encoding").unwrap_or_default();
     let path = headers.get(":path").unwrap_or_default();
-    let path = String::from_utf8_lossy(&path);
+    let path = plain_path(&String::from_utf8_lossy(&path));
     let for_callers = |name: &String| name == NO_QUEUE_HEADER || policy.lane_header.as_ref() == Some(name);
     Arrival {
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
-        asked_lane: policy.lane_header.as_ref().and_then(|header| headers.text(header)),
-        objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| headers.text(header)).collect(),
-        api: Api::of_path(&path),
-        path: plain_path(&path),
+        asked_lane: policy.lane_header.as_ref().and_then(|header| headers.text(header)).map(Cow::into_owned),
+        objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| headers.text(header)).map(Cow::into_owned).collect(),
+        api: Api::of_plain_path(&path),
+        path,
         body_bytes: headers.text("content-length").and_then(|length| length.parse().ok()),
         encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
         spoofed: !spoofed.iter().all(for_callers),
@@ -93,7 +95,7 @@ fn tenant_name(value: &[u8]) -> Option<String> {
 /// Whether the request asks for another protocol. Only by GET: workers take a POST for what its path says, whatever
 /// else its headers ask for.
 pub fn is_upgrade(headers: &Headers) -> bool {
-    headers.get(":method").is_some_and(|method| method == b"GET") && headers.get("upgrade").is_some()
+    headers.get(":method").is_some_and(|method| *method == *b"GET") && headers.get("upgrade").is_some()
 }
 
 /// Names of the request's headers that callers must not set for the platform.

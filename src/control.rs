@@ -3,10 +3,11 @@
 //! The listener's filter must be configured with `allow_on_headers_stop_iteration`: a view is read while its headers
 //! wait, since there is nowhere to send them on to.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use admission_core::answer::Answer;
-use admission_core::control::{NotTaken, STATE_PATH, VIEW_PATH, state, take_view};
+use admission_core::control::{NotTaken, Receiver, STATE_PATH, VIEW_PATH, state};
 use admission_core::policy::Control;
 use admission_core::view::ViewRefusal;
 use proxy_wasm::traits::{Context, HttpContext};
@@ -17,25 +18,41 @@ use subtle::ConstantTimeEq;
 
 use crate::host;
 use crate::store::SharedData;
+use crate::views::{self, Views};
 use crate::wakes::Wakes;
+
+/// One configuration of the control listener.
+pub struct Desk {
+    control: Control,
+    receiver: RefCell<Receiver>,
+    wakes: Wakes,
+    views: Views,
+}
+
+impl Desk {
+    /// Nothing taken yet.
+    pub fn new(control: Control) -> Self {
+        let receiver = RefCell::new(Receiver::of(&control));
+        Self { control, receiver, wakes: Wakes::default(), views: Views::default() }
+    }
+}
 
 /// A stream of the control listener.
 pub struct ControlStream {
-    control: Rc<Control>,
-    wakes: Rc<Wakes>,
+    desk: Rc<Desk>,
     answered: bool,
 }
 
 impl ControlStream {
     /// A stream under a configuration.
-    pub fn new(control: Rc<Control>, wakes: Rc<Wakes>) -> Self {
-        Self { control, wakes, answered: false }
+    pub fn new(desk: Rc<Desk>) -> Self {
+        Self { desk, answered: false }
     }
 
     fn authorized(&self) -> bool {
         let header = host::request_header("authorization").unwrap_or_default();
         let token = header.strip_prefix(b"Bearer ").unwrap_or_default();
-        Sha256::digest(token).as_slice().ct_eq(&self.control.token_sha256).into()
+        Sha256::digest(token).as_slice().ct_eq(&self.desk.control.token_sha256).into()
     }
 
     fn answer(&mut self, status: u16, body: &impl Serialize) -> Action {
@@ -54,26 +71,36 @@ impl ControlStream {
     }
 
     fn too_large(&mut self) -> Action {
-        let most = self.control.max_view;
-        self.refuse(413, format!("the view is larger than {most} bytes (max_view)"))
+        let why = format!("it is larger than {} bytes (max_view)", self.desk.control.max_view);
+        self.desk.views.not_taken(views::TOO_LARGE, &why, host::now());
+        self.refuse(413, why)
     }
 
     fn show_state(&mut self) -> Action {
-        match state(&SharedData, &self.control.keys, host::now()) {
+        match state(&SharedData, &self.desk.control.keys, host::now()) {
             Ok(state) => self.answer(200, &state),
             Err(error) => self.refuse(503, error.to_string()),
         }
     }
 
     fn take(&mut self, body: &[u8]) -> Action {
-        match take_view(&SharedData, &self.control, body, host::now()) {
+        let (desk, now) = (Rc::clone(&self.desk), host::now());
+        let taken = desk.receiver.borrow_mut().take(&SharedData, body, now);
+        match taken {
             Ok(taken) => {
-                self.wakes.send(&self.control.keys, &taken.wakes);
+                desk.views.taken();
+                desk.wakes.send(&desk.control.keys, &taken.wakes);
                 self.answer(200, &taken.answer)
             }
-            Err(NotTaken::Malformed(error)) => self.refuse(400, format!("not a view: {error}")),
-            Err(NotTaken::Older(refusal)) => self.answer(409, &refusal),
-            Err(NotTaken::Store(error)) => self.refuse(503, error.to_string()),
+            Err(not_taken) => {
+                let (outcome, why) = views::outcome_of(&not_taken);
+                desk.views.not_taken(outcome, &why, now);
+                match not_taken {
+                    NotTaken::Malformed(_) => self.refuse(400, why),
+                    NotTaken::Older(refusal) | NotTaken::Baseless(refusal) => self.answer(409, &refusal),
+                    NotTaken::Store(_) => self.refuse(503, why),
+                }
+            }
         }
     }
 }
@@ -86,12 +113,14 @@ impl HttpContext for ControlStream {
         let (method, path) = (header(":method"), header(":path"));
         let path = path.split('?').next().unwrap_or_default();
         if !self.authorized() {
-            return self.refuse(401, "the bearer token is missing or wrong");
+            let why = "the bearer token is missing or wrong";
+            self.desk.views.not_taken(views::UNAUTHORIZED, why, host::now());
+            return self.refuse(401, why);
         }
         match (method.as_str(), path) {
             ("GET", STATE_PATH) => self.show_state(),
             ("POST", VIEW_PATH)
-                if header("content-length").parse().is_ok_and(|size: u64| size > self.control.max_view) =>
+                if header("content-length").parse().is_ok_and(|size: u64| size > self.desk.control.max_view) =>
             {
                 self.too_large()
             }
@@ -106,7 +135,7 @@ impl HttpContext for ControlStream {
         if self.answered {
             return Action::Pause;
         }
-        if size as u64 > self.control.max_view {
+        if size as u64 > self.desk.control.max_view {
             return self.too_large();
         }
         if end_of_stream { self.take(&host::request_body(0, size)) } else { Action::Pause }

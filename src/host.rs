@@ -5,36 +5,59 @@
 //! where nothing here is called.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use admission_core::answer::Answer;
-use admission_core::units::Time;
+use admission_core::units::{Millis, Time};
 use proxy_wasm::hostcalls;
 use proxy_wasm::types::{BufferType, MapType, MetricType, Status};
 
+#[link(wasm_import_module = "env")]
+unsafe extern "C" {
+    /// The SDK's own call copies every name and value.
+    fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize) -> u32;
+    fn proxy_set_header_map_pairs(map: u32, data: *const u8, size: usize) -> u32;
+}
+
+/// Whether time stands still, and at what, once somebody has asked.
+#[derive(Clone, Copy)]
+enum Clock {
+    Runs,
+    Stands(Option<Time>),
+}
+
 thread_local! {
-    static MOMENT: Cell<Option<Time>> = const { Cell::new(None) };
+    static CLOCK: Cell<Clock> = const { Cell::new(Clock::Runs) };
 }
 
 /// While this lives the time stands still: a callback asks for it many times, and takes less than the clock can tell.
 pub struct Moment;
 
 impl Moment {
-    /// Begins with the first look at the clock.
+    /// Begins; the first who asks looks at the clock.
     pub fn begin() -> Self {
-        MOMENT.set(Some(clock()));
+        CLOCK.set(Clock::Stands(None));
         Self
     }
 }
 
 impl Drop for Moment {
     fn drop(&mut self) {
-        MOMENT.set(None);
+        CLOCK.set(Clock::Runs);
     }
 }
 
 /// The process's monotonic clock, the same in every VM.
 pub fn now() -> Time {
-    MOMENT.get().unwrap_or_else(clock)
+    match CLOCK.get() {
+        Clock::Stands(Some(now)) => now,
+        Clock::Stands(None) => {
+            let now = clock();
+            CLOCK.set(Clock::Stands(Some(now)));
+            now
+        }
+        Clock::Runs => clock(),
+    }
 }
 
 fn clock() -> Time {
@@ -92,9 +115,20 @@ fn text_property(path: &[&str]) -> Option<String> {
     String::from_utf8(value).ok().filter(|text| !text.is_empty())
 }
 
-/// All request headers.
-pub fn request_headers() -> Vec<(String, Vec<u8>)> {
-    hostcalls::get_map_bytes(MapType::HttpRequestHeaders).unwrap_or_default()
+/// All request headers, as the proxy lays them out.
+pub fn request_headers() -> Vec<u8> {
+    headers(MapType::HttpRequestHeaders)
+}
+
+fn headers(map: MapType) -> Vec<u8> {
+    let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: the host writes where it has put the pairs, in memory that it has had this module allocate for them.
+    let status = unsafe { proxy_get_header_map_pairs(map as u32, &raw mut data, &raw mut size) };
+    if status != Status::Ok as u32 || data.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: as above; it is all that was allocated, and nobody else has it.
+    unsafe { Vec::from_raw_parts(data, size, size) }
 }
 
 /// A request header, its copies joined by commas.
@@ -138,14 +172,19 @@ fn body(buffer: BufferType, start: usize, length: usize) -> Vec<u8> {
     hostcalls::get_buffer(buffer, start, length).ok().flatten().unwrap_or_default()
 }
 
-/// All response headers.
-pub fn response_headers() -> Vec<(String, Vec<u8>)> {
-    hostcalls::get_map_bytes(MapType::HttpResponseHeaders).unwrap_or_default()
+/// All response headers, as the proxy lays them out.
+pub fn response_headers() -> Vec<u8> {
+    headers(MapType::HttpResponseHeaders)
 }
 
-/// Makes these the response headers. Only while they have not gone on.
-pub fn set_response_headers(headers: Vec<(&str, &[u8])>) {
-    report("set the response headers", hostcalls::set_map_bytes(MapType::HttpResponseHeaders, headers));
+/// Makes these the response headers, laid out as the proxy does. Only while they have not gone on.
+pub fn set_response_headers(headers: &[u8]) {
+    // SAFETY: the pointer and the length are those of the slice, of which the host makes a copy.
+    let status =
+        unsafe { proxy_set_header_map_pairs(MapType::HttpResponseHeaders as u32, headers.as_ptr(), headers.len()) };
+    if status != Status::Ok as u32 {
+        log::warn!("the proxy refused to set the response headers: {status}");
+    }
 }
 
 /// Puts other bytes in place of all that a callback brings of a response body, which it told the number of.
@@ -153,9 +192,9 @@ pub fn replace_response_body(size: usize, bytes: &[u8]) {
     report("replace a response body", hostcalls::set_buffer(BufferType::HttpResponseBody, 0, size, bytes));
 }
 
-/// The bytes of the response body that this callback brings.
-pub fn response_body(size: usize) -> Vec<u8> {
-    body(BufferType::HttpResponseBody, 0, size)
+/// Bytes of the response body that the proxy holds and this callback brings, from an offset.
+pub fn response_body(start: usize, length: usize) -> Vec<u8> {
+    body(BufferType::HttpResponseBody, start, length)
 }
 
 /// Sets a value that access logs find in the filter state under `wasm.` and this name.
@@ -200,12 +239,37 @@ pub fn respond(answer: &Answer) {
     report("answer a request", hostcalls::send_http_response(u32::from(answer.status), headers, Some(&answer.body)));
 }
 
-/// A random number, for spreading callers who were refused together; no secret.
-pub fn dice() -> u32 {
-    let mut bytes = [0; 4];
+/// Sends a request from the current root; its answer comes to that root, under the number returned. The error is a sentence.
+pub fn call(cluster: &str, headers: Vec<(&str, &str)>, body: &[u8], timeout: Millis) -> Result<u32, String> {
+    let timeout = Duration::from_millis(timeout.0);
+    hostcalls::dispatch_http_call(cluster, headers, Some(body), Vec::new(), timeout).map_err(|status| match status {
+        Status::BadArgument => format!("the proxy has no cluster {cluster:?}"),
+        status => format!("the proxy cannot send to the cluster {cluster:?}: {status:?}"),
+    })
+}
+
+/// Status of the answer that the current callback brings; `None` where none came.
+pub fn call_status() -> Option<u16> {
+    let status = hostcalls::get_map_value_bytes(MapType::HttpCallResponseHeaders, ":status").ok().flatten()?;
+    str::from_utf8(&status).ok()?.parse().ok()
+}
+
+/// Body of the answer that the current callback brings.
+pub fn call_body(size: usize) -> Vec<u8> {
+    body(BufferType::HttpCallResponseBody, 0, size)
+}
+
+/// A random number that callers cannot guess.
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
     // SAFETY: the pointer and the length are those of the array.
     let filled = unsafe { wasip1::random_get(bytes.as_mut_ptr(), bytes.len()) };
-    filled.map_or(0, |()| u32::from_le_bytes(bytes))
+    filled.map_or(0, |()| u64::from_le_bytes(bytes))
+}
+
+/// A random number, for spreading callers who were refused together.
+pub fn dice() -> u32 {
+    random() as u32
 }
 
 /// Defines a counter; `None` if the host will not.

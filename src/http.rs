@@ -58,7 +58,11 @@ impl HttpContext for Exchange {
     }
 
     fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
-        self.with(|stream| stream.response_body(size, end_of_stream));
+        self.with(|stream| stream.response_body(size, end_of_stream))
+    }
+
+    fn on_http_response_trailers(&mut self, _: usize) -> Action {
+        self.with(Stream::response_trailers);
         Action::Continue
     }
 

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use admission_core::directory::Directory;
 use admission_core::estimate::{Estimates, Estimator};
@@ -42,6 +42,14 @@ pub struct Instance {
     /// The newest root polls for those that wait.
     polls: Cell<bool>,
     last_trouble: RefCell<String>,
+    /// No other VM has this number.
+    pub id: u64,
+    /// Those that roots and streams are held to.
+    policies: RefCell<Vec<Weak<Policy>>>,
+    /// One of them has gone, and what only it needed is not yet forgotten.
+    policy_gone: Cell<bool>,
+    /// Where in long texts samples are taken, which callers are not to know; another for each request. 0 before the first.
+    seed: Cell<u64>,
 }
 
 impl Estimates for Instance {
@@ -58,13 +66,14 @@ thread_local! {
 
 impl Instance {
     /// The instance of a namespace and plugin name, told about the names in the policy and the root that brings it.
-    pub fn of(policy: &Policy, root_id: String, context_id: u32) -> Rc<Self> {
+    pub fn of(policy: &Rc<Policy>, root_id: String, context_id: u32) -> Rc<Self> {
         let instance = INSTANCES.with_borrow_mut(|instances| {
             let name = (policy.namespace.clone(), root_id);
             Rc::clone(instances.entry(name).or_insert_with(|| Rc::new(Self::new(policy))))
         });
         instance.vm.borrow_mut().announce(&Directory::of(policy));
         instance.newest.set(context_id);
+        instance.policies.borrow_mut().push(Rc::downgrade(policy));
         instance
     }
 
@@ -80,7 +89,20 @@ impl Instance {
             registered: Cell::new(None),
             polls: Cell::new(false),
             last_trouble: RefCell::default(),
+            id: host::random(),
+            policies: RefCell::default(),
+            policy_gone: Cell::new(false),
+            seed: Cell::new(0),
         }
+    }
+
+    /// Tells a request where to take samples of a long text.
+    pub fn next_seed(&self) -> u64 {
+        // Groups of one text follow each other, so texts are to lie far apart.
+        const APART: u64 = 0x9e37_79b9_7f4a_7c15;
+        let last = if self.seed.get() == 0 { host::random() } else { self.seed.get() };
+        self.seed.set(last.wrapping_add(APART));
+        self.seed.get()
     }
 
     /// Asks or changes this VM's part in the count, and sends what others are to be told.
@@ -123,6 +145,16 @@ impl Instance {
         if polls { POLL } else { TICK }
     }
 
+    /// Whether this root is that of the newest configuration.
+    pub fn is_newest(&self, root: u32) -> bool {
+        self.newest.get() == root
+    }
+
+    /// Tells VMs that those who wait in them may start.
+    pub fn wake(&self, wakes: &[Wake]) {
+        self.wakes.send(&self.keys, wakes);
+    }
+
     /// A stream has left the line.
     pub fn waits_no_more(&self, ticket: Ticket) {
         self.waiting.borrow_mut().remove(&ticket);
@@ -139,6 +171,7 @@ impl Instance {
         let now = host::now();
         let result = self.vm(|vm| vm.tick(&SharedData, now));
         self.evict();
+        self.forget();
         self.report(result.err().map(|error| error.to_string()).unwrap_or_default());
         if now.since(gauged.get()) >= TICK {
             gauged.set(now);
@@ -222,6 +255,25 @@ impl Instance {
             {
                 stream.borrow_mut().evict();
             }
+        }
+    }
+
+    /// Forgets the models that only policies name whose last stream has ended.
+    fn forget(&self) {
+        let mut policies = self.policies.borrow_mut();
+        let before = policies.len();
+        policies.retain(|policy| policy.strong_count() > 0);
+        if policies.len() < before {
+            self.policy_gone.set(true);
+        }
+        if self.policy_gone.get() {
+            let in_force: Vec<Rc<Policy>> = policies.iter().filter_map(Weak::upgrade).collect();
+            let names = |policy: &Rc<Policy>, pool: &str, pattern: &str| {
+                policy.pool(pool).is_some_and(|pool| pool.has_model_label(pattern))
+            };
+            let is_used = |pool: &str, pattern: &str| in_force.iter().any(|policy| names(policy, pool, pattern));
+            let done = self.vm(|vm| vm.forget_models(&SharedData, is_used));
+            self.policy_gone.set(!done);
         }
     }
 

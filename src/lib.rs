@@ -1,7 +1,7 @@
 //! The Sluice filter: a thin adapter between a proxy's wasm host and [`admission_core`].
 //!
-//! [`root`] takes configurations, ticks and messages, [`http`] hands callbacks to [`stream`], which governs a request, [`control`] serves the control listener. Only
-//! [`host`] and [`store`] call the proxy.
+//! [`root`] takes configurations, ticks and messages, [`http`] hands callbacks to [`stream`], which governs a request, [`control`] serves the control listener,
+//! [`pull`] asks a sidecar where there is none. Only [`host`] and [`store`] call the proxy.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)]
 #![allow(
     missing_docs,
@@ -19,12 +19,14 @@ mod host;
 mod http;
 mod instance;
 mod metrics;
+mod pull;
 mod root;
 mod routes;
 mod store;
 mod stream;
 #[cfg(feature = "test-trap")]
 mod trap;
+mod views;
 mod wakes;
 
 proxy_wasm::main! {{

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use admission_core::ledger::Ledger;
 use admission_core::members::Members;
@@ -42,6 +43,8 @@ const QUEUE_WAIT: &str = "sluice_queue_wait_ms";
 const WAITING: &str = "sluice_waiting_requests";
 /// Requests that another pool has taken, under the pool that refused them and its reason.
 const FALLBACKS: &str = "sluice_fallbacks_total";
+/// Views that came, pushed or pulled, by what became of them.
+const VIEWS: &str = "sluice_views_total";
 /// Requests on routes whose own metadata could not be read, so that the policy held as if it had none.
 const BAD_ROUTES: &str = "sluice_route_metadata_errors_total";
 /// Requests in flight, by pool.
@@ -110,10 +113,9 @@ pub struct Metrics {
 }
 
 /// What a decision is counted under.
-#[derive(Clone)]
 pub struct Labels {
-    pool: String,
-    lane: String,
+    pool: Option<Arc<Pool>>,
+    lane: Arc<Lane>,
     /// By the pattern it fits.
     pub model: String,
     endpoint: Api,
@@ -121,13 +123,21 @@ pub struct Labels {
 
 impl Labels {
     /// Of a request as far as it is known.
-    pub fn of(pool: Option<&Pool>, lane: &Lane, model: Option<&str>, endpoint: Api) -> Self {
+    pub fn of(pool: Option<&Arc<Pool>>, lane: &Arc<Lane>, model: Option<&str>, endpoint: Api) -> Self {
         Self {
-            pool: pool.map_or(NONE, |pool| &pool.name).to_owned(),
-            lane: lane.name.clone(),
+            pool: pool.cloned(),
+            lane: Arc::clone(lane),
             model: pool.map_or_else(|| NONE.to_owned(), |pool| pool.model_label(model)),
             endpoint,
         }
+    }
+
+    fn pool(&self) -> &str {
+        self.pool.as_ref().map_or(NONE, |pool| &pool.name)
+    }
+
+    fn lane(&self) -> &str {
+        &self.lane.name
     }
 }
 
@@ -154,24 +164,24 @@ impl Metrics {
 
     /// Records how long a request has waited.
     pub fn record_wait(&self, labels: &Labels, outcome: &str, waited: Millis) {
-        let Labels { pool, lane, .. } = labels;
-        let name = format!("pool=.={pool};.;lane=.={lane};.;outcome=.={outcome};.;{QUEUE_WAIT}");
+        let by = [("pool", labels.pool()), ("lane", labels.lane()), ("outcome", outcome)];
+        let name = labelled(&by, QUEUE_WAIT);
         self.with(name, host::define_histogram, |id| host::record(id, waited.0));
     }
 
     /// Records something of an answer.
     pub fn record_of_answer(&self, labels: &Labels, histogram: Histogram, value: u64) {
-        let Labels { pool, lane, .. } = labels;
+        let (pool, lane) = (labels.pool(), labels.lane());
         let mut of_answers = self.of_answers.borrow_mut();
         if !of_answers.contains_key(pool) {
-            of_answers.insert(pool.clone(), BTreeMap::new());
+            of_answers.insert(pool.to_owned(), BTreeMap::new());
         }
         let Some(by_lane) = of_answers.get_mut(pool) else { return };
         if !by_lane.contains_key(lane) {
-            by_lane.insert(lane.clone(), Histograms::default());
+            by_lane.insert(lane.to_owned(), Histograms::default());
         }
         let Some(slot) = by_lane.get_mut(lane).and_then(|all| all.get_mut(histogram as usize)) else { return };
-        let define = || host::define_histogram(&format!("pool=.={pool};.;lane=.={lane};.;{}", histogram.name()));
+        let define = || host::define_histogram(&labelled(&[("pool", pool), ("lane", lane)], histogram.name()));
         if let Some(id) = *slot.get_or_insert_with(define) {
             host::record(id, value);
         }
@@ -179,18 +189,16 @@ impl Metrics {
 
     /// Records how far the estimate of a prompt was from what its worker reported.
     pub fn record_estimate(&self, labels: &Labels, estimate: Tokens, reported: Tokens) {
-        let Labels { pool, model, .. } = labels;
         let sign = if estimate >= reported { "over" } else { "under" };
         let permille = estimate.0.abs_diff(reported.0).saturating_mul(1_000) / reported.0.max(1);
-        let name = format!("pool=.={pool};.;model=.={model};.;sign=.={sign};.;{ESTIMATE_ERROR}");
+        let name = labelled(&[("pool", labels.pool()), ("model", &labels.model), ("sign", sign)], ESTIMATE_ERROR);
         self.with(name, host::define_histogram, |id| host::record(id, permille));
     }
 
     /// Counts tokens by which a lease has grown.
     pub fn count_overdraft(&self, labels: &Labels, grown: Tokens) {
-        let Labels { pool, lane, .. } = labels;
         if grown > Tokens(0) {
-            let name = format!("pool=.={pool};.;lane=.={lane};.;{OVERDRAFT}");
+            let name = labelled(&[("pool", labels.pool()), ("lane", labels.lane())], OVERDRAFT);
             let grown = u32::try_from(grown.0).unwrap_or(u32::MAX);
             self.with(name, host::define_counter, |id| host::increment_by(id, grown));
         }
@@ -201,25 +209,32 @@ impl Metrics {
         self.count_labelled(labels, reason.label(), FALLBACKS);
     }
 
+    /// Counts a view by what became of it.
+    pub fn count_view(&self, outcome: &str) {
+        self.with(format!("outcome=.={outcome};.;{VIEWS}"), host::define_counter, host::increment);
+    }
+
     /// Counts a request on a route whose metadata could not be read.
     pub fn count_bad_route(&self) {
         self.with(BAD_ROUTES.to_owned(), host::define_counter, host::increment);
     }
 
     fn count_labelled(&self, labels: &Labels, outcome: &str, metric: &str) {
-        let Labels { pool, lane, model, endpoint } = labels;
-        let endpoint = endpoint.label();
-        let name = format!(
-            "pool=.={pool};.;lane=.={lane};.;model=.={model};.;endpoint=.={endpoint};.;outcome=.={outcome};.;{metric}"
-        );
-        self.with(name, host::define_counter, host::increment);
+        let by = [
+            ("pool", labels.pool()),
+            ("lane", labels.lane()),
+            ("model", &labels.model),
+            ("endpoint", labels.endpoint.label()),
+            ("outcome", outcome),
+        ];
+        self.with(labelled(&by, metric), host::define_counter, host::increment);
     }
 
     /// Sets the gauges of every pool from the records, which is the truth whatever VM died.
     pub fn record_pools(&self, policy: &Policy, members: &Members, now: Time) {
         for pool in policy.pools() {
             let gauge = |metric: &str, value: u64| {
-                let name = format!("pool=.={};.;{metric}", pool.name);
+                let name = labelled(&[("pool", &pool.name)], metric);
                 self.with(name, host::define_gauge, |id| host::record(id, value));
             };
             if let Ok((ledger, _)) = store::read::<Ledger>(&SharedData, &pool.key) {
@@ -227,7 +242,7 @@ impl Metrics {
                 gauge(IN_FLIGHT, held.requests);
                 gauge(TOKENS_IN_FLIGHT, held.tokens.0);
                 for lane in policy.lanes().filter(|lane| lane.queue.is_some()) {
-                    let name = format!("pool=.={};.;lane=.={};.;{WAITING}", pool.name, lane.name);
+                    let name = labelled(&[("pool", &pool.name), ("lane", &lane.name)], WAITING);
                     let waiting = ledger.backlog(lane.key, members).requests;
                     self.with(name, host::define_gauge, |id| host::record(id, waiting));
                 }
@@ -255,4 +270,14 @@ impl Metrics {
             apply(id);
         }
     }
+}
+
+/// A metric's name with its labels.
+fn labelled(labels: &[(&str, &str)], metric: &str) -> String {
+    const ROOM: usize = 160;
+    let mut name = String::with_capacity(ROOM);
+    for part in labels.iter().flat_map(|(label, value)| [label, "=.=", value, ";.;"]).chain([metric]) {
+        name.push_str(part);
+    }
+    name
 }

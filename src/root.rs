@@ -3,19 +3,19 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use admission_core::policy::{Control, Plugin, Policy};
+use admission_core::policy::{Plugin, Policy};
 use admission_core::units::{Millis, Time};
 use admission_core::vm::TICK;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 use std::time::Duration;
 
-use crate::control::ControlStream;
+use crate::control::{ControlStream, Desk};
 use crate::host;
 use crate::http::Exchange;
 use crate::instance::Instance;
+use crate::pull::Puller;
 use crate::routes::Routes;
-use crate::wakes::Wakes;
 
 /// The root of a plugin; does nothing until it is configured.
 pub struct Root {
@@ -30,7 +30,7 @@ enum Role {
     #[default]
     Unconfigured,
     Filter(Filter),
-    Control(Rc<Control>, Rc<Wakes>),
+    Control(Rc<Desk>),
 }
 
 struct Filter {
@@ -41,6 +41,18 @@ struct Filter {
     told: bool,
     /// When its pools were last shown as gauges.
     gauged: Cell<Time>,
+    puller: Option<Box<Puller>>,
+}
+
+impl Filter {
+    /// Asks for the view where the policy says so: the newest configuration does, others still have streams.
+    fn pull(&self, context_id: u32) {
+        if let (Some(puller), Some(pull)) = (&self.puller, &self.policy.pull)
+            && self.instance.is_newest(context_id)
+        {
+            puller.tick(&self.policy, pull, &self.instance);
+        }
+    }
 }
 
 impl Root {
@@ -61,7 +73,15 @@ impl Root {
     }
 }
 
-impl Context for Root {}
+impl Context for Root {
+    fn on_http_call_response(&mut self, call: u32, _: usize, size: usize, _: usize) {
+        if let Role::Filter(Filter { policy, instance, puller: Some(puller), .. }) = &self.role
+            && let Some(pull) = &policy.pull
+        {
+            puller.answered(call, size, policy, pull, instance);
+        }
+    }
+}
 
 impl RootContext for Root {
     /// Depends on the configuration alone and writes nothing: it also runs in VMs that are thrown away, and false there
@@ -69,14 +89,15 @@ impl RootContext for Root {
     fn on_configure(&mut self, _: usize) -> bool {
         match Plugin::parse(&self.get_plugin_configuration().unwrap_or_default()) {
             Ok(Plugin::Filter(policy)) => {
+                let puller = policy.pull.as_ref().map(|pull| Box::new(Puller::new(&policy, pull)));
+                let (policy, routes, gauged) = (Rc::new(*policy), Rc::default(), Cell::default());
                 let instance = Instance::of(&policy, host::root_id(), self.context_id);
-                let (policy, routes) = (Rc::new(*policy), Rc::default());
-                self.role = Role::Filter(Filter { policy, routes, instance, told: false, gauged: Cell::default() });
+                self.role = Role::Filter(Filter { policy, routes, instance, told: false, gauged, puller });
                 self.set_tick_period(Duration::from_millis(TICK.0));
                 true
             }
             Ok(Plugin::Control(control)) => {
-                self.role = Role::Control(Rc::new(control), Rc::default());
+                self.role = Role::Control(Rc::new(Desk::new(control)));
                 true
             }
             Err(problems) => {
@@ -89,7 +110,10 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        if let Role::Filter(Filter { policy, routes, instance, told, gauged }) = &mut self.role {
+        if let Role::Filter(filter) = &mut self.role {
+            // First, while this root is the one that the proxy acts on.
+            filter.pull(self.context_id);
+            let Filter { policy, routes, instance, told, gauged, puller: _ } = filter;
             if !std::mem::replace(told, true) {
                 instance.renew(policy, routes);
             }
@@ -110,7 +134,7 @@ impl RootContext for Root {
             Role::Filter(Filter { policy, routes, instance, .. }) => {
                 Some(Box::new(Exchange::new(id, Rc::clone(policy), Rc::clone(routes), Rc::clone(instance))))
             }
-            Role::Control(control, wakes) => Some(Box::new(ControlStream::new(Rc::clone(control), Rc::clone(wakes)))),
+            Role::Control(desk) => Some(Box::new(ControlStream::new(Rc::clone(desk)))),
             Role::Unconfigured => None,
         }
     }

@@ -22,6 +22,7 @@ use crate::store::SharedData;
 use crate::{arrival, host};
 
 mod answer;
+mod strip;
 mod turn;
 
 use answer::Answer;
@@ -40,8 +41,8 @@ pub struct Stream {
     waited: Option<Millis>,
     /// That it was admitted to.
     pool: Option<Arc<Pool>>,
-    /// Of an admission that its body may still prove wrong, and that is not yet counted.
-    uncounted: Option<Labels>,
+    /// Its body may still prove its admission wrong, so that is not yet counted.
+    uncounted: bool,
     spending: Spending,
     answer: Answer,
     /// The worker was asked to report usage that the client has not asked for.
@@ -98,9 +99,9 @@ impl Stream {
             preemptible: false,
             waited: None,
             pool: None,
-            uncounted: None,
+            uncounted: false,
             spending: Spending::default(),
-            answer: Answer::new(host::now()),
+            answer: Answer::default(),
             asked_for_usage: false,
             answered: false,
             failed: false,
@@ -146,11 +147,8 @@ impl Stream {
         taking.held = 0;
         self.phase = if taking.intake.ended() {
             self.asked = taking.intake.asked();
-            if let Some(pool) = &self.pool {
-                let model = pool.model_label(taking.intake.model());
-                for labels in [&mut self.uncounted, &mut self.admitted_as].into_iter().flatten() {
-                    labels.model.clone_from(&model);
-                }
+            if let (Some(pool), Some(labels)) = (&self.pool, &mut self.admitted_as) {
+                labels.model = pool.model_label(taking.intake.model());
             }
             self.count_admission();
             Phase::Passing
@@ -221,9 +219,8 @@ impl Stream {
             self.instance.vm(|vm| vm.first_byte(&SharedData, lease));
         }
         self.waited = self.waited.or(lane.queue.is_some().then_some(Millis(0)));
-        let labels = labels(&taking.intake, Some(&pool), &lane);
-        (self.admitted_as, self.api) = (Some(labels.clone()), taking.intake.arrival().api);
-        self.uncounted = Some(labels);
+        self.admitted_as = Some(labels(&taking.intake, Some(&pool), &lane));
+        (self.uncounted, self.api) = (true, taking.intake.arrival().api);
         self.answer.admit(ask, host::now());
         self.spending = spending;
         self.tenant_key.clone_from(&taking.intake.terms().tenant_key);
@@ -245,14 +242,17 @@ impl Stream {
         let (Some(lease), Some(pool)) = (self.lease, taking.intake.pool()) else { return Ok(()) };
         let classes = taking.intake.classes(pool, ask);
         let rules = self.rules(taking, pool, &classes);
-        self.instance.vm(|vm| vm.correct(&SharedData, lease, ask, rules, host::now()))?;
+        let corrected = self.instance.vm(|vm| vm.correct(&SharedData, lease, ask, rules, host::now()))?;
+        if let Some(spending) = corrected {
+            self.spending = spending;
+        }
         self.answer.correct(ask);
         Ok(())
     }
 
     /// Refuses, or in shadow only says so.
     fn refuse(&mut self, taking: &Taking, refused: &Refusal) -> Action {
-        self.uncounted = None;
+        self.uncounted = false;
         let intake = &taking.intake;
         let lane = intake.lane(&self.policy);
         let labels = labels(intake, intake.pool(), lane);
@@ -289,8 +289,8 @@ impl Stream {
     }
 
     fn count_admission(&mut self) {
-        if let Some(labels) = self.uncounted.take() {
-            self.instance.metrics.count(&labels, ADMITTED);
+        if let (true, Some(labels)) = (std::mem::take(&mut self.uncounted), &self.admitted_as) {
+            self.instance.metrics.count(labels, ADMITTED);
         }
     }
 
@@ -344,6 +344,7 @@ impl Stream {
 impl Stream {
     /// The request's headers have come.
     pub fn request_headers(&mut self, end_of_stream: bool) -> Action {
+        self.answer.expect(host::now());
         let headers = Headers::of_request();
         let spoofed = arrival::spoofed(&headers);
         let arrival = arrival::read(&self.policy, &headers, &spoofed);
@@ -357,6 +358,7 @@ impl Stream {
         let terms = Terms::of(&self.policy, &arrival, &route);
         let lane_needs_model = terms.lane_needs_model(&self.policy);
         let intake = Intake::new(arrival, terms, &self.policy, Rc::clone(&self.instance) as _);
+        let intake = intake.sampling(self.instance.next_seed());
         let (wait, next) = (intake.wait(), intake.headers());
         let headers_open = wait != Wait::BodyHeld;
         if !headers_open {
@@ -388,7 +390,7 @@ impl Stream {
             return;
         }
         let mut headers = Headers::of_answer();
-        let status = headers.text(":status").unwrap_or_default();
+        let status = headers.text(":status").unwrap_or_default().into_owned();
         self.failed |= status.is_empty() || status.as_str() >= "400";
         if let Some(lease) = self.lease {
             if std::mem::take(&mut self.preemptible) {
@@ -409,8 +411,13 @@ impl Stream {
     }
 
     /// A part of the answer has come.
-    pub fn response_body(&mut self, size: usize, end: bool) {
-        self.answer_goes_on(size, end);
+    pub fn response_body(&mut self, size: usize, end: bool) -> Action {
+        self.answer_goes_on(size, end)
+    }
+
+    /// The answer's trailers have come, which end its body.
+    pub fn response_trailers(&mut self) {
+        self.answer_has_trailers();
     }
 
     /// The stream has ended, however it did.
@@ -457,6 +464,6 @@ fn rewrite_body(taking: &Taking, policy: &Policy) -> Result<bool, Refusal> {
     Ok(changes.include_usage)
 }
 
-fn labels(intake: &Intake, pool: Option<&Arc<Pool>>, lane: &Lane) -> Labels {
-    Labels::of(pool.map(Arc::as_ref), lane, intake.model(), intake.arrival().api)
+fn labels(intake: &Intake, pool: Option<&Arc<Pool>>, lane: &Arc<Lane>) -> Labels {
+    Labels::of(pool, lane, intake.model(), intake.arrival().api)
 }

@@ -14,6 +14,7 @@ mod queues;
 #[cfg(feature = "schema")]
 mod schema;
 mod text;
+mod view;
 
 pub use lanes::{LaneConfig, LaneRuleConfig, RouteConfig, RouteMatchConfig};
 pub use limits::{BurstyRate, LimitsConfig, RateConfig, TenantLimitsConfig};
@@ -21,6 +22,7 @@ pub use pools::{ClassConfig, EstimateConfig, KvConfig, OutputEstimate, PoolConfi
 pub use queues::{AgingConfig, BudgetUnit, DispatchBudgetConfig, Order, QueueConfig};
 #[cfg(feature = "schema")]
 pub use schema::schema;
+pub use view::{PullConfig, Secret, ViewConfig};
 
 /// A plugin configuration of either role.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -91,6 +93,9 @@ pub struct Config {
     /// What differs on some routes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteConfig>,
+    /// Where what is known of the workers comes from.
+    #[serde(default)]
+    pub view: ViewConfig,
     /// How request bodies are read.
     #[serde(default)]
     pub body: BodyConfig,

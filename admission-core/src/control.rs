@@ -9,10 +9,11 @@ use crate::members::Members;
 use crate::policy::{Control, is_name};
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
-use crate::units::Time;
+use crate::units::{Millis, Time};
 use crate::view::{PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, ViewRefusal, ViewSummary, Workers};
 use crate::vm::{Note, Wake};
 
+pub mod pull;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -29,15 +30,13 @@ pub const STATE_PATH: &str = "/sluice/v1/state";
 const MAX_POOLS: usize = 1_024;
 
 const SECTION_HEAD: u8 = 1;
-const SECTION_DOCUMENT: u8 = 2;
 
-/// The view that stands.
+/// Which view stands. What it says is in the records of its pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct StandingView {
     epoch: u64,
     generation: u64,
     received: Time,
-    document: Vec<u8>,
     unknown: Sections,
 }
 
@@ -49,20 +48,16 @@ impl Record for StandingView {
             out.u64(self.generation);
             out.u64(self.received.0);
         });
-        writer.section(SECTION_DOCUMENT, |out| out.bytes(&self.document));
         writer.finish(&self.unknown)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut view = Self::default();
         view.unknown = Sections::read(bytes, |tag, mut reader| {
-            match tag {
-                SECTION_HEAD => {
-                    (view.epoch, view.generation, view.received) = (reader.u64()?, reader.u64()?, Time(reader.u64()?))
-                }
-                SECTION_DOCUMENT => view.document = reader.rest().to_vec(),
-                _ => return Some(false),
+            if tag != SECTION_HEAD {
+                return Some(false);
             }
+            (view.epoch, view.generation, view.received) = (reader.u64()?, reader.u64()?, Time(reader.u64()?));
             Some(true)
         })?;
         Some(view)
@@ -85,40 +80,88 @@ pub enum NotTaken {
     Malformed(String),
     /// Another one stands (status 409).
     Older(ViewRefusal),
+    /// It changes a view that is not held here (status 409).
+    Baseless(ViewRefusal),
     /// The record could not be changed (status 503).
     Store(StoreError),
 }
 
-/// Takes a posted view, if its generation follows within its epoch, its epoch is higher, or the view that stands is
-/// older than `hold`: two sidecars during a rollout do not fight.
+/// Takes views. It keeps the last document, so that the next one need only say what has changed.
 ///
-/// # Errors
-/// [`NotTaken`]. Nothing has changed then, but with [`NotTaken::Store`], after which the next generation is to be pushed.
-pub fn take_view(store: &impl Store, control: &Control, body: &[u8], now: Time) -> Result<Taken, NotTaken> {
-    let document = parse(body).map_err(NotTaken::Malformed)?;
-    let taken = store::update(store, &control.keys.view(), |standing: &mut StandingView| {
-        let follows = document.epoch > standing.epoch
-            || document.epoch == standing.epoch && document.generation > standing.generation
-            || document.epoch != standing.epoch && now.since(standing.received) > control.hold;
-        if !follows {
-            return Err((standing.epoch, standing.generation));
+/// Documents that others have taken meanwhile change nothing about that: a change is always applied to its own base, and
+/// which document stands is decided on the shared record alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Receiver {
+    keys: Keys,
+    hold: Millis,
+    last: Option<ViewDocument>,
+}
+
+impl Receiver {
+    /// Of the records of `keys`, where a view of another sidecar that is older than `hold` may be replaced.
+    #[must_use]
+    pub fn new(keys: Keys, hold: Millis) -> Self {
+        Self { keys, hold, last: None }
+    }
+
+    /// Of a control listener.
+    #[must_use]
+    pub fn of(control: &Control) -> Self {
+        Self::new(control.keys.clone(), control.hold)
+    }
+
+    /// Takes a view, if its generation follows within its epoch, its epoch is higher, or the view that stands is older than
+    /// `hold`: two sidecars during a rollout do not fight.
+    ///
+    /// # Errors
+    /// [`NotTaken`]. Nothing has changed then, but with [`NotTaken::Store`], after which the next generation is to be pushed.
+    pub fn take(&mut self, store: &impl Store, body: &[u8], now: Time) -> Result<Taken, NotTaken> {
+        let document = self.whole(parse(body).map_err(NotTaken::Malformed)?)?;
+        self.stand(store, &document, now)?;
+        let taken = publish(store, &self.keys, &document, now).map_err(NotTaken::Store)?;
+        self.last = Some(document);
+        Ok(taken)
+    }
+
+    /// The document, or what it makes of its base.
+    fn whole(&mut self, document: ViewDocument) -> Result<ViewDocument, NotTaken> {
+        let Some(base) = document.base else { return Ok(document) };
+        match self.last.take().filter(|last| (last.epoch, last.generation) == (document.epoch, base)) {
+            Some(mut whole) => {
+                whole.apply(document);
+                Ok(whole)
+            }
+            None => Err(NotTaken::Baseless(ViewRefusal {
+                error: format!("generation {base} of epoch {} is not held here; send the whole view", document.epoch),
+                needs_whole: true,
+                ..ViewRefusal::default()
+            })),
         }
-        standing.epoch = document.epoch;
-        standing.generation = document.generation;
-        standing.received = now;
-        standing.document = body.to_vec();
-        Ok(())
-    });
-    match taken.map_err(NotTaken::Store)? {
-        Ok(()) => publish(store, &control.keys, &document, now).map_err(NotTaken::Store),
-        Err((epoch, generation)) => Err(NotTaken::Older(ViewRefusal {
-            error: format!(
-                "generation {} of epoch {} does not follow generation {generation} of epoch {epoch}",
-                document.generation, document.epoch
-            ),
-            epoch: Some(epoch),
-            generation: Some(generation),
-        })),
+    }
+
+    /// Makes the document the one that stands.
+    fn stand(&self, store: &impl Store, document: &ViewDocument, now: Time) -> Result<(), NotTaken> {
+        let stands = store::update(store, &self.keys.view(), |standing: &mut StandingView| {
+            let follows = document.epoch > standing.epoch
+                || document.epoch == standing.epoch && document.generation > standing.generation
+                || document.epoch != standing.epoch && now.since(standing.received) > self.hold;
+            if !follows {
+                return Err((standing.epoch, standing.generation));
+            }
+            (standing.epoch, standing.generation, standing.received) = (document.epoch, document.generation, now);
+            Ok(())
+        });
+        stands.map_err(NotTaken::Store)?.map_err(|(epoch, generation)| {
+            NotTaken::Older(ViewRefusal {
+                error: format!(
+                    "generation {} of epoch {} does not follow generation {generation} of epoch {epoch}",
+                    document.generation, document.epoch
+                ),
+                epoch: Some(epoch),
+                generation: Some(generation),
+                needs_whole: false,
+            })
+        })
     }
 }
 
@@ -131,6 +174,9 @@ fn parse(body: &[u8]) -> Result<ViewDocument, String> {
     if document.pools.len() > MAX_POOLS {
         return Err(format!("{} pools are more than {MAX_POOLS}", document.pools.len()));
     }
+    if document.base.is_none() && document.pools.values().any(|pool| !pool.removed.is_empty()) {
+        return Err("pools: `removed` is for a document with a `base`".into());
+    }
     match document.pools.keys().find(|name| !is_name(name)) {
         Some(name) => Err(format!("pools: {name:?} is not the name of a pool")),
         None => Ok(document),
@@ -140,18 +186,24 @@ fn parse(body: &[u8]) -> Result<ViewDocument, String> {
 /// Writes the records that requests read, as long as the document stands: another push may have overtaken this one.
 fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) -> Result<Taken, StoreError> {
     let members: Members = store::read(store, &keys.members())?.0;
-    let (mut admitted, mut wakes) = (BTreeMap::new(), Vec::new());
+    let (mut admitted, mut queued, mut wakes) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for (name, pool) in &document.pools {
         publish_pool(store, keys, document, (name, pool), now)?;
         let key: Rc<str> = keys.pool(name).into();
         let ledger = store::read::<Ledger>(store, &key)?.0;
         admitted.insert(name.clone(), ledger.admitted());
+        queued.insert(name.clone(), queued_in(&ledger, &members));
         // What has changed may let in many, and who comes first is for those to say who know the lanes.
         let waiting: BTreeSet<u16> = ledger.heads(&members).map(|(holder, _)| holder.slot).collect();
         wakes.extend(waiting.into_iter().map(|slot| Wake { slot, note: Note::Start(Rc::clone(&key)) }));
     }
-    let answer = ViewAnswer { epoch: document.epoch, generation: document.generation, admitted };
+    let answer = ViewAnswer { epoch: document.epoch, generation: document.generation, admitted, queued };
     Ok(Taken { answer, wakes })
+}
+
+/// Requests that wait for a pool, of live VMs.
+fn queued_in(ledger: &Ledger, members: &Members) -> u64 {
+    ledger.waiting(members).map(|(_, backlog)| backlog.requests).sum()
 }
 
 /// The workers go before the summary. Neither record ever goes back to an overtaken document, so whoever reads the

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::control::take_view;
+use crate::control::Receiver;
 use crate::decide::Ask;
 use crate::outcome::{Refusal, Retry};
 use crate::policy::{Control, Plugin, Policy, Pool, Route};
@@ -101,7 +101,7 @@ impl Runner {
             let Ok(Plugin::Control(control)) = Plugin::parse(control.as_bytes()) else { panic!("control") };
             let control = Control { keys: policy.keys.clone(), ..control };
             let view = json!({"version": 1, "epoch": 1, "generation": 1, "pools": pools}).to_string();
-            take_view(&store, &control, view.as_bytes(), start).unwrap();
+            Receiver::of(&control).take(&store, view.as_bytes(), start).unwrap();
         }
         Self { vm: Vm::new(policy.keys.clone()), policy, store, start, now: start, requests: Vec::new() }
     }

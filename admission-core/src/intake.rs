@@ -14,12 +14,18 @@ use crate::decide::{Ask, fits_ever};
 use crate::estimate::{Estimates, Estimator, Inputs};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::policy::{Class, Lane, Policy, Pool};
-use crate::request::{Api, Changes, Media, Scanner, Slots};
+use crate::request::{Api, Broken, Changes, Media, Scanner, Slots};
 use crate::terms::{Arrival, Terms};
 use crate::units::Tokens;
 
+mod beginning;
 #[cfg(test)]
 mod tests;
+
+use beginning::Beginning;
+
+/// Whatever is asked of it hangs on what it says, which workers may find out and this proxy cannot.
+const OTHER_UNICODE: &str = "it is text in UTF-16, in UTF-32 or behind a byte order mark; write it in plain UTF-8";
 
 const NOT_IN_PART: &str = "no `model` in the part of the body that is held back (body.hold_limit); name it first";
 
@@ -97,7 +103,7 @@ pub struct Intake {
     ended: bool,
     /// Bytes that had come when it was last looked whether they prove it too large.
     looked_at: u64,
-    first_byte: Option<u8>,
+    beginning: Beginning,
     hold_limit: u64,
 }
 
@@ -122,9 +128,15 @@ impl Intake {
             admitted: false,
             ended: false,
             looked_at: 0,
-            first_byte: None,
+            beginning: Beginning::default(),
             hold_limit: policy.hold_limit,
         }
+    }
+
+    /// Counts a long body by samples, which a random number tells where to take: another one for each request, that callers cannot know.
+    #[must_use]
+    pub fn sampling(self, seed: u64) -> Self {
+        Self { scanner: Scanner::sampling(seed), ..self }
     }
 
     /// As read from its headers.
@@ -271,7 +283,7 @@ impl Intake {
         if self.ended {
             return Next::GoOn;
         }
-        self.first_byte = self.first_byte.or(bytes.first().copied());
+        self.beginning.add(bytes);
         self.scanner.feed(bytes);
         let end = end || self.arrival.body_bytes.is_some_and(|size| self.scanner.bytes() >= size);
         self.ended = end;
@@ -281,25 +293,39 @@ impl Intake {
         if self.admitted { self.after_admission(policy) } else { self.before_decision(policy) }
     }
 
-    /// Whether the body is to be read as the request that its path says. Encodings are told by headers, which workers may
-    /// ignore: what begins as JSON does, in UTF-8, UTF-16 or behind a mark, is read as such whatever they say.
+    /// Whether the body can be read as the request that its path says.
     fn readable(&self) -> bool {
-        let begins_as_json =
-            matches!(self.first_byte, None | Some(b'{' | b' ' | b'\t' | b'\r' | b'\n' | 0 | 0xef | 0xfe | 0xff));
-        self.arrival.api.is_known() && (begins_as_json || !self.arrival.encoded)
+        self.in_its_form() && self.broken().is_none()
     }
 
+    /// Whether the body is to be read so. Encodings are told by headers, which workers may ignore: what begins as JSON does is
+    /// read as such whatever they say.
+    fn in_its_form(&self) -> bool {
+        self.arrival.api.is_known() && (!self.arrival.encoded || self.beginning.may_be_json())
+    }
+
+    fn broken(&self) -> Option<Broken> {
+        if self.ended { self.scanner.finish().err() } else { self.scanner.broken() }
+    }
+
+    /// A body that cannot be read here while workers may read it: nobody knows what it asks for. What no worker could read
+    /// either asks for nothing, and is let through by its size: they say best what is wrong with it.
     fn malformed(&self) -> Option<Refusal> {
-        let broken = if self.ended { self.scanner.finish().err() } else { self.scanner.broken() };
-        let broken = broken.filter(|_| self.readable())?;
-        Some(refuse(Reason::Malformed, Detail::Text(broken.to_string())))
+        let broken = self.broken().filter(|_| self.in_its_form())?;
+        if self.beginning.in_other_unicode() {
+            return Some(refuse(Reason::Malformed, Detail::Fixed(OTHER_UNICODE)));
+        }
+        broken.others_may_read().then(|| refuse(Reason::Malformed, Detail::Text(broken.to_string())))
     }
 
     fn before_decision(&mut self, policy: &Policy) -> Next {
-        if !self.ended && self.scanner.bytes() < self.hold_limit {
+        let more = !self.ended && self.scanner.bytes() < self.hold_limit;
+        // What is no JSON says no more, however much of it comes.
+        if more && self.broken().is_none() {
             return Next::Hold;
         }
         let pool = match self.pool_by_model(policy) {
+            Ok(_) if more => return Next::Hold,
             Ok(pool) => pool,
             Err(refusal) => return Next::Refuse(refusal),
         };
@@ -307,8 +333,7 @@ impl Intake {
         if self.ended {
             return self.decide(self.whole(&pool), &pool);
         }
-        // What is no JSON names no model, however much of it comes.
-        let may_name_one = self.model().is_none() && self.scanner.broken().is_none();
+        let may_name_one = self.model().is_none() && self.broken().is_none();
         if may_name_one && self.terms.lane_needs_model(policy) {
             return Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NOT_IN_PART)));
         }
@@ -349,14 +374,14 @@ impl Intake {
             return Next::GoOn;
         }
         match self.pool_by_model(policy) {
-            Ok(_) => Next::Correct(ask),
+            Ok(_) => Next::Correct(ask.at_most_what_fits(&self.terms.limits, &pool)),
             Err(refusal) => Next::Refuse(refusal),
         }
     }
 
     /// Whether a caller says what the lane alone may say, in a body of which a part has gone on already.
     fn says_its_own_priority(&self, policy: &Policy) -> bool {
-        policy.tag_body && !self.terms.in_shadow() && self.scanner.broken().is_none() && self.names_priority()
+        policy.tag_body && !self.terms.in_shadow() && self.broken().is_none() && self.names_priority()
     }
 
     fn estimator(&self, pool: &Pool) -> Estimator {
@@ -413,10 +438,14 @@ impl Intake {
         {
             return Ok(Arc::clone(pool));
         }
+        if let Some(broken) = self.broken().filter(|_| model.is_none() && self.in_its_form()) {
+            let detail = format!("{broken}, so its `model` cannot be read");
+            return Err(refuse(Reason::Malformed, Detail::Text(detail)));
+        }
         let detail = match model {
             Some(name) => Detail::Text(format!("{name:?}")),
             None if self.arrival.encoded => Detail::Fixed("the body is encoded, so its `model` cannot be read"),
-            None if !self.ended => Detail::Fixed(NOT_IN_PART),
+            None if !self.ended && self.broken().is_none() => Detail::Fixed(NOT_IN_PART),
             None => Detail::Fixed("the body names no `model`"),
         };
         Err(refuse(Reason::UnknownModel, detail))

@@ -41,6 +41,18 @@ impl Keys {
         format!("{}/view", self.prefix)
     }
 
+    /// Which of the proxy's VMs asks for the view.
+    #[must_use]
+    pub fn asker(&self) -> String {
+        format!("{}/asker", self.prefix)
+    }
+
+    /// What the proxy's process is called.
+    #[must_use]
+    pub fn process(&self) -> String {
+        format!("{}/process", self.prefix)
+    }
+
     /// A pool's summary of the view.
     #[must_use]
     pub fn view_of(&self, pool: &str) -> String {

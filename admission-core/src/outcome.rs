@@ -12,7 +12,7 @@ use crate::units::Millis;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The body cannot be a request of its API.
+    /// The body cannot be read, and workers may read it, or the choice of a pool hangs on it.
     Malformed,
     /// No pool serves the model.
     UnknownModel,

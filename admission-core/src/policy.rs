@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::config::{Mode, PluginConfig, RetryAfterConfig};
+use crate::config::{Mode, PluginConfig, PullConfig, RetryAfterConfig};
 use crate::identity::Source;
 use crate::keys::{Keys, shared_slot};
 use crate::outcome::Reason;
@@ -75,6 +75,8 @@ pub struct Policy {
     pub force_usage: bool,
     /// Most bytes held back while a request is undecided.
     pub hold_limit: u64,
+    /// How a sidecar is asked for the view, if it is.
+    pub pull: Option<PullConfig>,
     /// What a refusal says.
     pub reject: Reject,
     lanes: Arc<Lanes>,

@@ -7,8 +7,6 @@ use std::fmt;
 
 use text::Features;
 
-use crate::estimate::BYTES_PER_TOKEN;
-
 mod field;
 mod literal;
 mod rewrite;
@@ -56,8 +54,13 @@ impl Api {
     /// ```
     #[must_use]
     pub fn of_path(path: &str) -> Self {
-        let plain = plain_path(path);
-        let path = plain.trim_end_matches('/');
+        Self::of_plain_path(&plain_path(path))
+    }
+
+    /// Of a path that [`plain_path`] gave.
+    #[must_use]
+    pub fn of_plain_path(path: &str) -> Self {
+        let path = path.trim_end_matches('/');
         if path.ends_with("/chat/completions") {
             Self::Chat
         } else if path.ends_with("/completions") {
@@ -106,6 +109,10 @@ impl Api {
 #[must_use]
 pub fn plain_path(path: &str) -> String {
     let path = path.split(['?', '#']).next().unwrap_or_default();
+    // Most are plain already.
+    if path.starts_with('/') && !["%", "//", "/."].iter().any(|odd| path.contains(odd)) {
+        return path.to_owned();
+    }
     let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/') {
@@ -169,13 +176,6 @@ pub struct Longest {
     pub token_ids: u64,
 }
 
-impl Longest {
-    /// For comparison with others.
-    fn weight(&self) -> u64 {
-        self.text.bytes().saturating_add(self.token_ids.saturating_mul(BYTES_PER_TOKEN))
-    }
-}
-
 /// Why a body cannot be what its path says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken {
@@ -183,6 +183,18 @@ pub struct Broken {
     pub what: &'static str,
     /// At which byte.
     pub at: u64,
+}
+
+const TOO_DEEP: &str = "the body is nested too deeply";
+const FOLLOWED: &str = "something follows the JSON object";
+
+impl Broken {
+    /// Others may read the body all the same: it is only nested deeper than is read here, or begins with a whole object, after
+    /// which some readers stop.
+    #[must_use]
+    pub fn others_may_read(&self) -> bool {
+        self.what == TOO_DEEP || self.what == FOLLOWED
+    }
 }
 
 impl fmt::Display for Broken {

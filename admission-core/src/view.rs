@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+mod change;
 mod summary;
 mod workers;
 
+pub use change::changes;
 pub use summary::{Freshness, KvBlocks, ViewSummary};
 pub use workers::{Seen, WorkerKey, Workers};
 
@@ -37,6 +39,10 @@ pub struct ViewDocument {
     pub epoch: u64,
     /// Rises strictly with every push of one epoch.
     pub generation: u64,
+    /// The generation of the same epoch that this document changes: pools and workers that it does not name stand as they
+    /// did. Without one it is the whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<u64>,
     /// By pool name.
     pub pools: BTreeMap<String, PoolReport>,
 }
@@ -52,8 +58,15 @@ pub struct PoolReport {
     /// How full the pool is, see [`crate::saturation`]; 1 is full, and it may be more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saturation: Option<f64>,
-    /// Every worker of the pool, the dead ones too.
+    /// Share of the pool that lanes with a dispatch budget may still fill, 0 to 1, where the sidecar measures it by
+    /// itself. Absent, it is what `saturation` leaves of 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch_budget: Option<f64>,
+    /// Every worker of the pool, the dead ones too; in a document with a `base`, those of whom there is news.
     pub workers: Vec<WorkerReport>,
+    /// In a document with a `base`: addresses of workers that the pool no longer has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
 }
 
 /// One worker, as last scraped.
@@ -66,8 +79,14 @@ pub struct WorkerReport {
     pub state: WorkerState,
     /// Age of the numbers below when the document was sent, in milliseconds.
     pub scraped_ms_ago: u64,
+    /// Why the last scrape gave no numbers, in a word; absent when it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// By the busy rule, see [`crate::saturation`].
     pub busy: bool,
+    /// Which part of a request it does.
+    #[serde(default, skip_serializing_if = "Role::is_both")]
+    pub role: Role,
     /// One entry a data-parallel rank; empty while nothing has been scraped.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
@@ -85,6 +104,19 @@ pub enum WorkerState {
     Down,
 }
 
+/// Which part of a request a worker does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// All of it.
+    #[default]
+    Both,
+    /// Reads prompts for the decoding workers of its pool, which requests are sent to.
+    Prefill,
+    /// Generates, from prompts that others read.
+    Decode,
+}
+
 /// One data-parallel rank. A number that the engine does not report is absent, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -98,12 +130,18 @@ pub struct RankReport {
     /// KV blocks there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_total_blocks: Option<u64>,
+    /// Share of the KV blocks in use, 0 to 1, where an engine tells no number of blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_used_share: Option<f64>,
+    /// KV blocks that a router in front of the engine believes to be in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_decode_blocks: Option<u64>,
     /// Sequences in the running batch.
-    #[serde(default)]
-    pub running: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<u64>,
     /// Requests waiting inside the engine.
-    #[serde(default)]
-    pub waiting: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
     /// Prompt tokens waiting for or in prefill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill_tokens: Option<u64>,
@@ -120,7 +158,7 @@ pub struct Admitted {
 }
 
 /// Answer to a view that was taken.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ViewAnswer {
     /// As posted.
     pub epoch: u64,
@@ -128,6 +166,9 @@ pub struct ViewAnswer {
     pub generation: u64,
     /// For each pool of the document, to be named in the next one.
     pub admitted: BTreeMap<String, Admitted>,
+    /// Requests that wait in the proxy, for each pool of the document.
+    #[serde(default)]
+    pub queued: BTreeMap<String, u64>,
 }
 
 /// Answer to a view that was refused; with status 409 it says what stands.
@@ -141,11 +182,91 @@ pub struct ViewRefusal {
     /// Generation of the view that stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
+    /// Nobody here holds the `base`: the whole is to follow at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_whole: bool,
+}
+
+/// Body of the question in which a proxy asks a sidecar for its view; the answer is a [`ViewDocument`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ViewQuestion {
+    /// [`VIEW_VERSION`].
+    pub version: u32,
+    /// Names the proxy's process: 32 hexadecimal digits, drawn when it started.
+    pub proxy: String,
+    /// What the proxy has admitted, for each of its pools.
+    pub admitted: BTreeMap<String, Admitted>,
+    /// Requests that wait in the proxy, for each of its pools.
+    #[serde(default)]
+    pub queued: BTreeMap<String, u64>,
+    /// The view that stands; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub have: Option<Have>,
+    /// Who asks does not hold what that view says, so the answer has to be the whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_whole: bool,
+    /// How long the answer may be kept back while there is no news, in milliseconds.
+    pub wait_ms: u64,
+}
+
+/// Names a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Have {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its generation.
+    pub generation: u64,
 }
 
 impl PoolReport {
     /// Workers that can be given work.
     pub fn live(&self) -> impl Iterator<Item = &WorkerReport> {
         self.workers.iter().filter(|worker| worker.state == WorkerState::Up)
+    }
+}
+
+impl Role {
+    /// Whether it reads prompts.
+    pub fn prefills(self) -> bool {
+        self != Self::Decode
+    }
+
+    /// Whether it generates. Requests are sent to such a worker, and stay with it the longest.
+    pub fn decodes(self) -> bool {
+        self != Self::Prefill
+    }
+
+    fn is_both(&self) -> bool {
+        *self == Self::Both
+    }
+}
+
+impl RankReport {
+    /// Share of the KV blocks in use, 0 to 1: by blocks where they are known, else as the engine says.
+    pub fn kv_share(&self) -> Option<f64> {
+        match (self.kv_used_blocks, self.kv_total_blocks) {
+            (Some(used), Some(total)) => (total > 0).then(|| used as f64 / total as f64),
+            _ => self.kv_used_share,
+        }
+    }
+
+    /// Share of the KV blocks that a router in front of the engine believes to be in use; may exceed 1.
+    pub fn active_decode_share(&self) -> Option<f64> {
+        let total = self.kv_total_blocks.filter(|total| *total > 0)?;
+        Some(self.active_decode_blocks? as f64 / total as f64)
+    }
+}
+
+/// Share of the KV blocks in use over all `ranks` of a worker, 0 to 1; `None` when there is no rank, or one does not say.
+/// Ranks that tell shares alone count alike, whatever their size.
+pub fn kv_used_share(ranks: &[RankReport]) -> Option<f64> {
+    match KvBlocks::of(ranks) {
+        Some(blocks) => blocks.used_share(),
+        None => {
+            let sum = ranks.iter().try_fold(0.0, |sum, rank| Some(sum + rank.kv_share()?))?;
+            (!ranks.is_empty()).then(|| sum / ranks.len() as f64)
+        }
     }
 }

@@ -331,15 +331,17 @@ impl Vm {
     }
 
     /// Applies a change now, or keeps it for the next tick. Changes to one record stay in order, so that nothing is
-    /// released before it has been charged.
-    fn change(&mut self, store: &impl Store, change: Change, now: Time) {
+    /// released before it has been charged. Gives how the record's budgets stand after it, if it was applied.
+    fn change(&mut self, store: &impl Store, change: Change, now: Time) -> Option<(Spent, Spent)> {
         let behind = self.pending.iter().any(|earlier| earlier.key == change.key);
-        if behind || self.apply(store, &change, now).is_err() {
+        let applied = if behind { None } else { self.apply(store, &change, now).ok() };
+        if applied.is_none() {
             self.pending.push(change);
         }
+        applied
     }
 
-    fn apply(&mut self, store: &impl Store, change: &Change, now: Time) -> Result<(), StoreError> {
+    fn apply(&mut self, store: &impl Store, change: &Change, now: Time) -> Result<(Spent, Spent), StoreError> {
         let Change { key, holder, lane, amount, tallies, kind, budget, evicted, .. } = change;
         let members = &self.members;
         let after = store::update(store, key, |ledger: &mut Ledger| {
@@ -366,12 +368,13 @@ impl Vm {
                 evicted.apply(ledger, members, *holder);
             }
             let somebody_waits = !ledger.nobody_waits() || ledger.blocked(members).next().is_some();
-            Ok::<_, std::convert::Infallible>(somebody_waits.then(|| ledger.clone()))
+            Ok::<_, std::convert::Infallible>((ledger.spent(), somebody_waits.then(|| ledger.clone())))
         })?;
-        if let Ok(Some(ledger)) = after {
+        let Ok((spent, waited_for)) = after;
+        if let Some(ledger) = waited_for {
             self.wake_for(store, change, &ledger, now);
         }
-        Ok(())
+        Ok(spent)
     }
 
     /// Wakes the VM of the one waiter that may start with what has been freed; it passes on what it leaves.

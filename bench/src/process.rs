@@ -28,11 +28,23 @@ pub fn cpu_time(id: u32) -> Result<Duration> {
 /// # Errors
 /// When there is no such process.
 pub fn resident_bytes(id: u32) -> Result<u64> {
+    status_bytes(id, "VmRSS:")
+}
+
+/// The most bytes of memory that a process has held so far.
+///
+/// # Errors
+/// When there is no such process.
+pub fn peak_resident_bytes(id: u32) -> Result<u64> {
+    status_bytes(id, "VmHWM:")
+}
+
+fn status_bytes(id: u32, field: &str) -> Result<u64> {
     let file = format!("/proc/{id}/status");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    Ok(kib.with_context(|| format!("no VmRSS in {file}"))? * 1024)
+    Ok(kib.with_context(|| format!("no {field} in {file}"))? * 1024)
 }
 
 #[cfg(test)]
@@ -51,11 +63,12 @@ mod tests {
         while used() <= before && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        let (after, resident) = (used(), resident_bytes(busy.id()));
+        let (after, resident, peak) = (used(), resident_bytes(busy.id()), peak_resident_bytes(busy.id()));
         busy.kill().unwrap();
         busy.wait().unwrap();
         assert!(after > before);
-        assert!(resident.unwrap() > 10_000);
+        let resident = resident.unwrap();
+        assert!(resident > 10_000 && peak.unwrap() >= resident);
         assert!(cpu_time(u32::MAX).is_err());
     }
 }

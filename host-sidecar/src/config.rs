@@ -2,13 +2,36 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use admission_core::saturation::{BusyThresholds, UtilizationThresholds};
+use admission_core::saturation::{BusyThresholds, SaturationRule};
+use serde::Deserialize;
+
+use crate::engines::Engine;
 
 mod checks;
+pub mod discover;
+mod engine;
+mod file;
+mod hardware;
 mod raw;
+mod saturation;
+mod tls;
+
+pub use saturation::{DispatchBudget, PrometheusQuery};
+pub use tls::{ClientCertificate, Tls};
+
+/// Names the workers that the configuration itself lists; goes before any name of a [`Source`].
+pub const LISTED: &str = "";
+
+/// What the URL of a Unix socket begins with.
+const UNIX: &str = "unix:";
+
+pub use discover::{Role, Source};
+
+pub use file::ConfigFile;
+pub use hardware::Hardware;
 
 /// A configuration without a mistake.
 #[derive(Clone, Debug)]
@@ -19,6 +42,10 @@ pub struct Config {
     pub scrape: Scrape,
     /// How proxies are told.
     pub push: Push,
+    /// What the sidecar's own HTTP asks of who changes thresholds or reads views; without one both are refused.
+    pub api_token: Option<TokenSource>,
+    /// How GPUs are looked at.
+    pub hardware: Hardware,
     /// Whom to tell.
     pub proxies: Vec<Proxy>,
     /// Whom to read.
@@ -26,18 +53,40 @@ pub struct Config {
 }
 
 /// How workers are read. No duration is zero or longer than a day.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scrape {
     /// From the begin of one scrape of a worker to the begin of its next.
     pub interval: Duration,
     /// Longest one scrape may take, connecting and reading included.
     pub timeout: Duration,
+    /// How long after its last good scrape began a worker's numbers are measured by without a doubt.
+    pub stale_after: Duration,
     /// How long after its last good scrape began a worker counts as up.
     pub down_after: Duration,
 }
 
+/// How long a worker's last numbers are believed, from the begin of the scrape that saw them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Then they are stale.
+    pub stale_after: Duration,
+    /// Then the worker is down.
+    pub down_after: Duration,
+}
+
+/// What a worker with stale numbers counts for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenStale {
+    /// Its last numbers, as long as it is up.
+    #[default]
+    Hold,
+    /// Busy and full.
+    Full,
+}
+
 /// How proxies are told. No duration is zero or longer than a day.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Push {
     /// Longest time between two pushes to a proxy that takes them.
     pub heartbeat: Duration,
@@ -46,16 +95,19 @@ pub struct Push {
 }
 
 /// One proxy's control listener.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// Scheme, host and port, without a slash at the end; names the proxy in logs and metrics.
+    /// Scheme, host and port without a slash at the end, or `unix:` and the path of a socket; names the proxy in logs and
+    /// metrics.
     pub url: String,
+    /// How the two know each other, if the URL begins with `https://`.
+    pub tls: Tls,
     /// What proves to the proxy that the view is ours.
     pub token: TokenSource,
 }
 
 /// Where a bearer token comes from.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum TokenSource {
     /// Written in the configuration.
     Inline(String),
@@ -70,14 +122,26 @@ pub struct Pool {
     pub name: String,
     /// As `/busy_threshold` names it.
     pub model: String,
+    /// Whose metrics page its workers show; `None` when that shows on the page itself.
+    pub engine: Option<Engine>,
     /// When a worker counts as busy.
     pub busy: BusyThresholds,
+    /// Share of a threshold by which a busy worker must fall below it to be free again, 0 to 1.
+    pub busy_hysteresis: f64,
+    /// What a worker counts for whose numbers are stale.
+    pub when_stale: WhenStale,
     /// When the pool counts as full.
-    pub saturation: UtilizationThresholds,
+    pub saturation: SaturationRule,
+    /// How its dispatch budget is measured; without it none is told, and the filter takes what saturation leaves of 1.
+    pub dispatch_budget: Option<DispatchBudget>,
     /// Most tokens a worker batches in one step.
     pub max_num_batched_tokens: Option<u64>,
-    /// At least one.
+    /// How workers are known whose metrics page is at an `https://` URL.
+    pub tls: Tls,
+    /// Those that are always there; none where all are found.
     pub workers: Vec<Worker>,
+    /// Where more are found; empty where all are listed.
+    pub discover: Vec<Source>,
 }
 
 /// One worker.
@@ -87,8 +151,12 @@ pub struct Worker {
     pub address: String,
     /// Its metrics page.
     pub metrics_url: String,
+    /// The page of the DCGM exporter that tells of its GPUs.
+    pub hardware_url: Option<String>,
     /// It finishes what it has and takes nothing new.
     pub draining: bool,
+    /// What it does.
+    pub role: Role,
 }
 
 /// One mistake in a configuration.
@@ -127,8 +195,14 @@ impl Config {
 
     /// What is allowed but hardly meant.
     pub fn warnings(&self) -> Vec<String> {
-        let Scrape { interval, timeout, down_after } = self.scrape;
+        let Scrape { interval, timeout, stale_after, down_after } = self.scrape;
         let mut warnings = Vec::new();
+        if interval > stale_after && interval <= down_after {
+            warnings.push(format!(
+                "scrape.interval ({interval:?}) is longer than scrape.stale_after ({stale_after:?}): every worker's \
+                 numbers are stale between two scrapes"
+            ));
+        }
         if interval > down_after {
             warnings.push(format!(
                 "scrape.interval ({interval:?}) is longer than scrape.down_after ({down_after:?}): every worker will \
@@ -152,6 +226,35 @@ impl Config {
             }
         }
         warnings
+    }
+}
+
+impl Proxy {
+    /// The socket, if that is how it is reached.
+    pub fn unix_socket(&self) -> Option<&Path> {
+        self.url.strip_prefix(UNIX).map(Path::new)
+    }
+
+    /// What the paths of its control listener are added to.
+    pub fn base(&self) -> &str {
+        match self.unix_socket() {
+            Some(_) => "http://localhost",
+            None => &self.url,
+        }
+    }
+}
+
+impl Scrape {
+    /// How long what it saw is believed.
+    pub fn patience(&self) -> Patience {
+        Patience { stale_after: self.stale_after, down_after: self.down_after }
+    }
+}
+
+impl Pool {
+    /// Names of all that say which workers it has: [`LISTED`], and those of [`Source::name`].
+    pub fn source_names(&self) -> impl Iterator<Item = String> {
+        std::iter::once(LISTED.to_owned()).chain(self.discover.iter().map(Source::name))
     }
 }
 

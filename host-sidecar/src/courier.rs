@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use admission_core::view::{ViewAnswer, ViewRefusal};
 
+use crate::backoff;
 use crate::table::Revision;
 
 /// First pause after a failed push; doubles with every further failure.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause between failed pushes.
+/// Longest pause between failed pushes, of a heartbeat that is longer: a proxy that has restarted waits for its view no
+/// longer than that.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Changes of state within this time of a push go out together.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -53,6 +55,10 @@ pub enum Outcome {
     Taken(ViewAnswer),
     /// It holds another view (status 409).
     Refused(ViewRefusal),
+    /// It does not hold what the document changes (status 409): it has restarted, or another of its threads was asked.
+    Baseless,
+    /// It does not accept the token (status 401).
+    Unauthorized,
     /// Anything else, as a sentence.
     Failed(String),
 }
@@ -94,10 +100,17 @@ impl Courier {
         attempted_at + pause
     }
 
+    /// How often to look whether numbers have changed, which nobody is woken for.
+    pub fn look(&self) -> Duration {
+        self.interval.min(self.heartbeat)
+    }
+
     /// Begins a push.
     pub fn begin(&mut self, now: Duration) -> Stamp {
         self.attempted_at = Some(now);
-        self.generation = self.generation.saturating_add(1);
+        // By the clock, so that a courier that takes over from another of the same sidecar goes on above it.
+        let by_clock = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        self.generation = self.generation.saturating_add(1).max(by_clock);
         Stamp { epoch: self.epoch, generation: self.generation }
     }
 
@@ -111,6 +124,9 @@ impl Courier {
                 (first || before != Phase::Fine).then_some(Transition::Taken)
             }
             Outcome::Refused(refusal) => self.refused(refusal, now, jitter),
+            // No failure: the whole follows at once.
+            Outcome::Baseless => None,
+            Outcome::Unauthorized => self.fail("it does not accept the token".into(), now, jitter),
             Outcome::Failed(reason) => self.fail(reason.clone(), now, jitter),
         }
     }
@@ -131,9 +147,8 @@ impl Courier {
             Phase::Failing { failures, .. } => failures.saturating_add(1),
             _ => 1,
         };
-        let doublings = failures.saturating_sub(1).min(16);
-        let pause = FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE);
-        let retry_at = now + pause.mul_f64(1.0 - 0.5 * jitter.clamp(0.0, 1.0));
+        let longest = LONGEST_PAUSE.min(self.heartbeat);
+        let retry_at = now + backoff::pause(FIRST_PAUSE, longest, failures, jitter);
         self.phase = Phase::Failing { failures, retry_at };
         (failures == 1).then_some(Transition::Failing(reason))
     }
@@ -151,13 +166,15 @@ impl Outcome {
     }
 
     /// Every value of the metric label `result`.
-    pub const LABELS: [&str; 3] = ["taken", "refused", "failed"];
+    pub const LABELS: [&str; 5] = ["taken", "refused", "baseless", "unauthorized", "failed"];
 
     /// The value of the metric label `result`.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Taken(_) => "taken",
             Self::Refused(_) => "refused",
+            Self::Baseless => "baseless",
+            Self::Unauthorized => "unauthorized",
             Self::Failed(_) => "failed",
         }
     }
@@ -181,11 +198,12 @@ mod tests {
 
     fn taken(stamp: Stamp) -> Outcome {
         let Stamp { epoch, generation } = stamp;
-        Outcome::of_answer(ViewAnswer { epoch, generation, admitted: Default::default() }, stamp)
+        Outcome::of_answer(ViewAnswer { epoch, generation, ..ViewAnswer::default() }, stamp)
     }
 
     fn refused(epoch: u64, generation: u64) -> Outcome {
-        Outcome::Refused(ViewRefusal { error: "no".into(), epoch: Some(epoch), generation: Some(generation) })
+        let refusal = ViewRefusal { error: "no".into(), epoch: Some(epoch), ..ViewRefusal::default() };
+        Outcome::Refused(ViewRefusal { generation: Some(generation), ..refusal })
     }
 
     fn push(courier: &mut Courier, at: Duration, outcome: impl Fn(Stamp) -> Outcome) -> Option<Transition> {
@@ -205,14 +223,14 @@ mod tests {
         push(&mut courier, ms(50), taken);
         assert_eq!(courier.due(quiet), ms(1_050));
         assert_eq!(courier.due(Revision { numbers: 1, ..quiet }), ms(150));
-        assert_eq!(courier.due(Revision { states: 1, numbers: 1 }), ms(55));
+        assert_eq!(courier.due(Revision { states: 1, numbers: 1, ..Revision::default() }), ms(55));
     }
 
     #[test]
     fn an_interval_beyond_the_heartbeat_delays_nothing() {
         let mut courier = Courier::new(EPOCH, ms(100), ms(500));
         push(&mut courier, ms(0), taken);
-        assert_eq!(courier.due(Revision { states: 0, numbers: 1 }), ms(100));
+        assert_eq!(courier.due(Revision { states: 0, numbers: 1, ..Revision::default() }), ms(100));
     }
 
     #[test]
@@ -221,12 +239,12 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             push(&mut courier, ms(0), failed);
-            pauses.push(courier.due(Revision { states: 9, numbers: 9 }).as_millis());
+            pauses.push(courier.due(Revision { states: 9, numbers: 9, ..Revision::default() }).as_millis());
         }
-        assert_eq!(pauses, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000, 1_000, 1_000], "never longer than a heartbeat");
         courier.begin(ms(0));
         courier.end(&Outcome::Failed(String::new()), Revision::default(), ms(0), 1.0);
-        assert_eq!(courier.due(Revision::default()), ms(2_500));
+        assert_eq!(courier.due(Revision::default()), ms(500));
     }
 
     #[test]
@@ -259,7 +277,7 @@ mod tests {
         let mut courier = courier();
         let later = EPOCH + 5;
         assert_eq!(push(&mut courier, ms(0), |_| refused(later, 7)), Some(Transition::Superseded { by: later }));
-        assert_eq!(courier.due(Revision { states: 3, numbers: 3 }), HEARTBEAT);
+        assert_eq!(courier.due(Revision { states: 3, numbers: 3, ..Revision::default() }), HEARTBEAT);
         assert_eq!(push(&mut courier, ms(1_000), |_| refused(later, 8)), None);
         assert_eq!(
             push(&mut courier, ms(2_000), |_| refused(later + 1, 1)),
@@ -269,16 +287,25 @@ mod tests {
     }
 
     #[test]
+    fn a_proxy_without_the_base_is_not_failing() {
+        let mut courier = courier();
+        push(&mut courier, ms(0), taken);
+        assert_eq!(push(&mut courier, ms(10), |_| Outcome::Baseless), None);
+        assert_eq!(push(&mut courier, ms(10), taken), None, "it took the whole then");
+        assert!(matches!(push(&mut courier, ms(20), |_| Outcome::Unauthorized), Some(Transition::Failing(_))));
+    }
+
+    #[test]
     fn an_answer_to_another_document_is_a_failure() {
         let stamp = Stamp { epoch: EPOCH, generation: 4 };
-        let older = ViewAnswer { epoch: EPOCH, generation: 3, admitted: Default::default() };
+        let older = ViewAnswer { epoch: EPOCH, generation: 3, ..ViewAnswer::default() };
         assert!(matches!(Outcome::of_answer(older, stamp), Outcome::Failed(_)));
     }
 
     #[test]
     fn what_was_not_taken_stays_to_be_told() {
         let mut courier = courier();
-        let news = Revision { states: 2, numbers: 2 };
+        let news = Revision { states: 2, numbers: 2, ..Revision::default() };
         push(&mut courier, ms(0), taken);
         courier.begin(ms(10));
         courier.end(&Outcome::Failed(String::new()), news, ms(10), 0.0);

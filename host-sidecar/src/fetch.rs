@@ -1,9 +1,43 @@
-//! HTTP that a bad peer cannot hold up or fill up.
+//! HTTP that a bad peer cannot hold up or fill up, over TCP, TLS or a Unix socket.
+//!
+//! Connections are kept, no environment proxy is asked, and a redirect is an answer like any other, so that nobody sends a
+//! token elsewhere.
 
 use std::fmt;
-use std::time::Duration;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
-use reqwest::{Client, RequestBuilder, Response, StatusCode, redirect};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::http::request::Builder;
+use hyper::{Request as HttpRequest, StatusCode, Uri};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::Serialize;
+use tokio::net::UnixStream;
+use tracing::{info, warn};
+
+use crate::config::Tls;
+
+mod tls;
+
+pub use tls::TlsError;
+
+/// How often files are looked at that a client was built from.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Opens connections for `http://` and `https://` URLs.
+pub type Connector = HttpsConnector<HttpConnector>;
+
+type Body = Full<Bytes>;
+/// What is wrong with a connection.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why an exchange gave no body.
 #[derive(Debug)]
@@ -11,39 +45,198 @@ pub enum FetchError {
     /// The deadline passed.
     Timeout,
     /// No connection, or it broke.
-    Connection(reqwest::Error),
+    Connection(Cause),
     /// The body is longer than allowed.
     TooLarge(usize),
 }
 
-/// A client for peers on the same machine or network: connections are kept, no environment proxy is asked, and a redirect
-/// is an answer like any other, so that nobody sends a token elsewhere.
-pub fn client() -> Result<Client, reqwest::Error> {
-    Client::builder().no_proxy().redirect(redirect::Policy::none()).tcp_nodelay(true).build()
+/// Sends requests; a clone shares its connections.
+#[derive(Clone, Debug)]
+pub struct Client(Way);
+
+#[derive(Clone, Debug)]
+enum Way {
+    Net(legacy::Client<Connector, Body>),
+    Unix(legacy::Client<UnixConnector, Body>),
+}
+
+/// A client for `http://` and `https://` URLs, the latter under `tls`; or one whose every request goes to the socket at
+/// `unix`, whatever host its `http://` URL names.
+///
+/// # Errors
+/// A file of `tls` cannot be read or does not hold what it should.
+pub fn client(tls: &Tls, unix: Option<&Path>) -> Result<Client, TlsError> {
+    if let Some(path) = unix {
+        let connector = UnixConnector { path: path.into() };
+        return Ok(Client(Way::Unix(legacy::Client::builder(TokioExecutor::new()).build(connector))));
+    }
+    let client = legacy::Client::builder(TokioExecutor::new()).build(connector(tls)?);
+    Ok(Client(Way::Net(client)))
+}
+
+fn connector(tls: &Tls) -> Result<Connector, TlsError> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls::config(tls)?).https_or_http();
+    let connector = match tls::server_name(tls) {
+        Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name)).enable_http1(),
+        None => builder.enable_http1(),
+    };
+    Ok(connector.wrap_connector(tcp))
+}
+
+impl Client {
+    /// A GET of this URL.
+    pub fn get(&self, url: &str) -> Request {
+        Request { client: self.clone(), head: HttpRequest::get(url), body: Ok(Bytes::new()) }
+    }
+
+    /// A POST to this URL.
+    pub fn post(&self, url: &str) -> Request {
+        Request { client: self.clone(), head: HttpRequest::post(url), body: Ok(Bytes::new()) }
+    }
+}
+
+/// A request that has not been sent.
+#[derive(Debug)]
+pub struct Request {
+    client: Client,
+    head: Builder,
+    body: Result<Bytes, serde_json::Error>,
+}
+
+impl Request {
+    /// With what proves that it is ours.
+    pub fn bearer_auth(mut self, token: &str) -> Self {
+        self.head = self.head.header("authorization", format!("Bearer {token}"));
+        self
+    }
+
+    /// With a body.
+    pub fn json(mut self, body: &impl Serialize) -> Self {
+        self.head = self.head.header("content-type", "application/json");
+        self.body = serde_json::to_vec(body).map(Bytes::from);
+        self
+    }
+
+    async fn send(self, limit: usize) -> Result<(StatusCode, Vec<u8>), FetchError> {
+        let body = self.body.map_err(|error| FetchError::Connection(error.into()))?;
+        let request = self.head.body(Full::new(body)).map_err(|error| FetchError::Connection(error.into()))?;
+        let answer = match self.client.0 {
+            Way::Net(client) => client.request(request).await,
+            Way::Unix(client) => client.request(request).await,
+        };
+        let answer = answer.map_err(|error| FetchError::Connection(error.into()))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), limit).collect().await.map_err(|error| {
+            match error.is::<http_body_util::LengthLimitError>() {
+                true => FetchError::TooLarge(limit),
+                false => FetchError::Connection(error),
+            }
+        })?;
+        Ok((status, body.to_bytes().into()))
+    }
 }
 
 /// Status and body of one exchange that takes at most `deadline` and `limit` bytes.
-pub async fn exchange(
-    request: RequestBuilder,
-    deadline: Duration,
-    limit: usize,
-) -> Result<(StatusCode, Vec<u8>), FetchError> {
-    let whole = async {
-        let response = request.send().await.map_err(FetchError::Connection)?;
-        Ok((response.status(), body(response, limit).await?))
-    };
-    tokio::time::timeout(deadline, whole).await.unwrap_or(Err(FetchError::Timeout))
+///
+/// # Errors
+/// [`FetchError`]; any status is an answer.
+pub async fn exchange(request: Request, deadline: Duration, limit: usize) -> Result<(StatusCode, Vec<u8>), FetchError> {
+    tokio::time::timeout(deadline, request.send(limit)).await.unwrap_or(Err(FetchError::Timeout))
 }
 
-async fn body(mut response: Response, limit: usize) -> Result<Vec<u8>, FetchError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(FetchError::Connection)? {
-        if body.len() + chunk.len() > limit {
-            return Err(FetchError::TooLarge(limit));
-        }
-        body.extend_from_slice(&chunk);
+/// A client that is built again when a file it was built from has changed, so that certificates can be rotated.
+#[derive(Debug)]
+pub struct Peer {
+    tls: Tls,
+    unix: Option<PathBuf>,
+    state: Mutex<Built>,
+}
+
+#[derive(Debug)]
+struct Built {
+    client: Client,
+    connector: Connector,
+    /// Of which content.
+    files: Vec<Option<Vec<u8>>>,
+    looked: Instant,
+}
+
+impl Peer {
+    /// As [`client`].
+    ///
+    /// # Errors
+    /// As [`client`].
+    pub fn new(tls: &Tls, unix: Option<&Path>) -> Result<Self, TlsError> {
+        Ok(Self { tls: tls.clone(), unix: unix.map(Path::to_owned), state: Mutex::new(Built::new(tls, unix)?) })
     }
-    Ok(body)
+
+    /// The client of the files as they are, looked at once a second at most. While they cannot be used, the one before
+    /// stays.
+    pub fn client(&self) -> Client {
+        self.current().client.clone()
+    }
+
+    /// The same for connections that somebody else keeps; not over a Unix socket.
+    pub fn connector(&self) -> Connector {
+        self.current().connector.clone()
+    }
+
+    fn current(&self) -> MutexGuard<'_, Built> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.tls.files().next().is_some() && state.looked.elapsed() >= LOOK {
+            state.looked = Instant::now();
+            let files = contents(&self.tls);
+            if files != state.files {
+                match Built::new(&self.tls, self.unix.as_deref()) {
+                    Ok(built) => {
+                        *state = built;
+                        info!(files = ?self.tls.files().collect::<Vec<_>>(), "certificates read again");
+                    }
+                    Err(error) => {
+                        state.files = files;
+                        warn!(%error, "the old certificates stay in use");
+                    }
+                }
+            }
+        }
+        state
+    }
+}
+
+impl Built {
+    fn new(tls: &Tls, unix: Option<&Path>) -> Result<Self, TlsError> {
+        let files = contents(tls);
+        Ok(Self { files, client: client(tls, unix)?, connector: connector(tls)?, looked: Instant::now() })
+    }
+}
+
+/// Of every file; `None` for one that cannot be read.
+fn contents(tls: &Tls) -> Vec<Option<Vec<u8>>> {
+    tls.files().map(|path| std::fs::read(path).ok()).collect()
+}
+
+/// Connects to one socket, whatever it is asked for.
+#[derive(Clone, Debug)]
+struct UnixConnector {
+    path: Arc<Path>,
+}
+
+impl tower_service::Service<Uri> for UnixConnector {
+    type Response = TokioIo<UnixStream>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let path = Arc::clone(&self.path);
+        Box::pin(async move { UnixStream::connect(path).await.map(TokioIo::new) })
+    }
 }
 
 impl fmt::Display for FetchError {
@@ -52,7 +245,7 @@ impl fmt::Display for FetchError {
             Self::Timeout => write!(out, "no answer in time"),
             Self::Connection(error) => {
                 // The outer error only says that there was one; what happened stands at the end of the chain.
-                let mut cause: &dyn std::error::Error = error;
+                let mut cause: &dyn std::error::Error = error.as_ref();
                 while let Some(deeper) = cause.source() {
                     cause = deeper;
                 }

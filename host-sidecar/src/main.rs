@@ -4,12 +4,18 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use host_sidecar::Sidecar;
 use host_sidecar::check::Totals;
-use host_sidecar::{Config, Sidecar};
+use host_sidecar::config::ConfigFile;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+
+/// How often the configuration is looked at for changes.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Reads GPU workers and tells the proxies which are busy.
 #[derive(Parser)]
@@ -21,11 +27,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Scrape and push until told to stop.
+    /// Scrape and push until told to stop. The configuration is read again when it changes, and on SIGHUP.
     Run {
         /// YAML or JSON.
         #[arg(long)]
         config: PathBuf,
+        /// How the log is written, to standard error.
+        #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+        log_format: LogFormat,
     },
     /// Say what is wrong in configurations of the filter, of the proxy around it and of the sidecar.
     Check {
@@ -37,10 +46,24 @@ enum Command {
     Schema,
 }
 
-#[tokio::main]
+/// What is logged unless `RUST_LOG` says otherwise. The libraries of discovery report every attempt that fails; what matters
+/// of it, discovery says itself, once.
+const LOG: &str = "info,hickory_resolver=off,kube_client=off";
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+// Scrapes wait for many and do a little for each: threads would cost more in hand-overs than they gain. Pushes have a
+// thread of their own.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Command::Run { config } => run(&config).await.map(|()| ExitCode::SUCCESS),
+        Command::Run { config, log_format } => run(&config, log_format).await.map(|()| ExitCode::SUCCESS),
         Command::Check { files } => check(&files),
         Command::Schema => print(&format!("{:#}\n", admission_core::config::schema())).map(|()| ExitCode::SUCCESS),
     };
@@ -53,21 +76,69 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(path: &Path) -> Result<(), String> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
-    let mut terminated = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    let mut sidecar = Sidecar::start(load(path)?).await.map_err(|error| error.to_string())?;
+async fn run(path: &Path, format: LogFormat) -> Result<(), String> {
+    log_as(format);
+    raise_descriptor_limit();
+    let on = |kind| signal(kind).map_err(|error| error.to_string());
+    let (mut interrupted, mut terminated) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
+    let mut hung_up = on(SignalKind::hangup())?;
+    let mut file = ConfigFile::new(path);
+    let mut sidecar = Sidecar::start(file.load()?).await.map_err(|error| error.to_string())?;
     print(&format!("listening on {}\n", sidecar.address()))?;
-    tokio::select! {
-        _ = interrupted.recv() => {}
-        _ = terminated.recv() => {}
-        () = sidecar.broken() => return Err("a task has ended that never should".into()),
+    let mut looks = tokio::time::interval(LOOK);
+    let mut last_problem = String::new();
+    loop {
+        let read = tokio::select! {
+            _ = interrupted.recv() => break,
+            _ = terminated.recv() => break,
+            () = sidecar.broken() => return Err("a task has ended that never should".into()),
+            _ = hung_up.recv() => Some(file.load()),
+            _ = looks.tick() => file.load_if_changed(),
+        };
+        let Some(read) = read else { continue };
+        let taken = match read {
+            Ok(config) => sidecar.configure(config).map_err(|errors| {
+                // A secret that it names may come a moment after it.
+                file.forget();
+                let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                lines.join("\n")
+            }),
+            Err(problem) => {
+                sidecar.refused_configuration();
+                Err(problem)
+            }
+        };
+        match taken {
+            Ok(()) => last_problem.clear(),
+            Err(problem) if problem == last_problem => {}
+            Err(problem) => {
+                tracing::error!(problem, "configuration refused; the one before stays");
+                last_problem = problem;
+            }
+        }
     }
     tracing::info!("stopping");
     sidecar.stop().await;
     Ok(())
+}
+
+/// What is logged is chosen by `RUST_LOG`.
+fn log_as(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// Each connection to a worker takes a descriptor, and of those a program has 1,024 on many systems unless it asks for all
+/// that it may have.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, current = limit.current, "the limit of open descriptors stays as it is");
+    }
 }
 
 /// Fails when there is a mistake in one of the files.
@@ -90,14 +161,6 @@ fn check(files: &[PathBuf]) -> Result<ExitCode, String> {
     }
     print(&format!("{out}{totals}\n"))?;
     Ok(if totals.errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn load(path: &Path) -> Result<Config, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    Config::parse(&text).map_err(|errors| {
-        let lines: Vec<_> = errors.iter().map(|error| format!("{}: {error}", path.display())).collect();
-        lines.join("\n")
-    })
 }
 
 fn print(text: &str) -> Result<(), String> {

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission_core::view::{VIEW_VERSION, ViewDocument, ViewRefusal};
-use reqwest::{Client, StatusCode};
+use admission_core::control::VIEW_PATH;
+use admission_core::view::{ViewDocument, ViewRefusal};
+use hyper::StatusCode;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::config::{Proxy, Push};
+use crate::config::Proxy;
 use crate::courier::{Courier, Outcome, Stamp, Transition};
-use crate::fetch::exchange;
+use crate::fetch::{Peer, exchange};
 use crate::shared::Shared;
-use crate::table::Revision;
+use crate::table::{ProxyId, Revision};
+use crate::told::Told;
 
 /// Longest answer to a view, in bytes: some 100 a pool.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -23,22 +25,26 @@ pub struct Pusher {
     /// What all tasks share.
     pub shared: Arc<Shared>,
     /// Keeps its connection to the proxy.
-    pub client: Client,
-    /// Position in the configuration.
-    pub index: usize,
+    pub peer: Peer,
+    /// In the table.
+    pub id: ProxyId,
     /// Whom to tell.
     pub proxy: Proxy,
+    /// Longest one push may take.
+    pub timeout: Duration,
     /// As last read.
     pub token: String,
     /// When, and under which generation.
     pub courier: Courier,
+    /// What it holds.
+    pub told: Told,
 }
 
 impl Pusher {
-    /// Pushes whenever it is due, from the first try of every worker on.
+    /// Pushes whenever it is due, from when a pool is known on.
     pub async fn run(mut self) {
         let mut revisions = self.shared.revisions();
-        self.shared.all_tried().await;
+        self.shared.settled().await;
         loop {
             self.until_due(&mut revisions).await;
             self.push().await;
@@ -53,42 +59,57 @@ impl Pusher {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(left) => return,
+                () = tokio::time::sleep(left.min(self.courier.look())) => {}
                 // Fails only when the sender is gone, and `shared` holds it.
                 _ = revisions.changed() => {}
             }
         }
     }
 
+    /// A proxy that does not hold what a document changes, since it has restarted, is told the whole at once.
     async fn push(&mut self) {
-        let now = self.shared.now();
-        let stamp = self.courier.begin(now);
-        let (told, pools) = self.shared.read(|table| (table.revision(), table.reports(self.index, now)));
-        let document = ViewDocument { version: VIEW_VERSION, epoch: stamp.epoch, generation: stamp.generation, pools };
-        let outcome = self.send(&document, stamp).await;
-        let now = self.shared.now();
-        let transition = self.courier.end(&outcome, told, now, fastrand::f64());
-        self.shared.counters.pushed(&self.proxy.url, outcome.label());
-        if let Outcome::Taken(answer) = &outcome {
-            self.shared.update(|table| table.taken(self.index, answer, now));
-        }
-        if let Some(transition) = transition {
-            self.log(&transition);
+        if !self.tell().await {
+            self.tell().await;
         }
     }
 
+    /// Says what is new; false where the proxy does not hold what that changes.
+    async fn tell(&mut self) -> bool {
+        let now = self.shared.now();
+        let stamp = self.courier.begin(now);
+        let (revision, pools) = self.shared.read(|table| (table.revision(), table.reports(self.id, now)));
+        let document = self.told.document(stamp, &pools);
+        let outcome = self.send(&document, stamp).await;
+        let now = self.shared.now();
+        let transition = self.courier.end(&outcome, revision, now, fastrand::f64());
+        self.shared.counters.pushed(&self.proxy.url, outcome.label());
+        if let Outcome::Taken(answer) = &outcome {
+            self.told.taken(stamp, pools);
+            self.shared.update(|table| table.said(self.id, answer, now, true));
+        } else {
+            self.told.forget();
+        }
+        if let Some(transition) = transition {
+            log_change(&self.proxy.url, &transition);
+        }
+        outcome != Outcome::Baseless
+    }
+
     async fn send(&mut self, document: &ViewDocument, stamp: Stamp) -> Outcome {
-        let Push { timeout, .. } = self.shared.config.push;
-        let url = format!("{}/sluice/v1/view", self.proxy.url);
-        let request = self.client.post(url).bearer_auth(&self.token).json(document);
-        match exchange(request, timeout, MAX_ANSWER_BYTES).await {
+        let url = format!("{}{VIEW_PATH}", self.proxy.base());
+        let request = self.peer.client().post(&url).bearer_auth(&self.token).json(document);
+        match exchange(request, self.timeout, MAX_ANSWER_BYTES).await {
             Ok((StatusCode::OK, body)) => {
                 parsed(&body).map_or_else(Outcome::Failed, |answer| Outcome::of_answer(answer, stamp))
             }
-            Ok((StatusCode::CONFLICT, body)) => parsed(&body).map_or_else(Outcome::Failed, Outcome::Refused),
+            Ok((StatusCode::CONFLICT, body)) => match parsed::<ViewRefusal>(&body) {
+                Ok(refusal) if refusal.needs_whole && document.base.is_some() => Outcome::Baseless,
+                Ok(refusal) => Outcome::Refused(refusal),
+                Err(problem) => Outcome::Failed(problem),
+            },
             Ok((StatusCode::UNAUTHORIZED, _)) => {
                 self.read_token_again();
-                Outcome::Failed("it does not accept the token".into())
+                Outcome::Unauthorized
             }
             Ok((status, body)) => Outcome::Failed(refusal(status, &body)),
             Err(error) => Outcome::Failed(error.to_string()),
@@ -101,15 +122,15 @@ impl Pusher {
             Err(error) => warn!(proxy = self.proxy.url, error, "the old token stays in use"),
         }
     }
+}
 
-    fn log(&self, transition: &Transition) {
-        let proxy = &self.proxy.url;
-        match transition {
-            Transition::Taken => info!(proxy, "proxy takes views"),
-            Transition::Failing(reason) => warn!(proxy, reason, "proxy takes no views; trying on"),
-            Transition::Superseded { by } => {
-                warn!(proxy, epoch = by, "proxy obeys a sidecar that started later; trying on at every heartbeat");
-            }
+/// One line for each change of what becomes of the views for a proxy.
+pub fn log_change(proxy: &str, transition: &Transition) {
+    match transition {
+        Transition::Taken => info!(proxy, "proxy takes views"),
+        Transition::Failing(reason) => warn!(proxy, reason, "proxy takes no views; trying on"),
+        Transition::Superseded { by } => {
+            warn!(proxy, epoch = by, "proxy obeys a sidecar that started later; trying on at every heartbeat");
         }
     }
 }

@@ -1,88 +1,140 @@
 //! Reads one worker for ever.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission_core::view::RankReport;
-use reqwest::{Client, StatusCode};
-use tokio::time::{MissedTickBehavior, interval};
+use hyper::StatusCode;
+use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use crate::fetch::{FetchError, exchange};
+use crate::client::PageClient;
+use crate::config;
+use crate::engines::{PageError, Reader};
+use crate::fetch::{FetchError, Peer, exchange};
+use crate::metrics::ScrapeCounters;
+use crate::page;
+use crate::reading::Reading;
 use crate::shared::Shared;
-use crate::vllm::{self, PageError};
+use crate::table::Target;
 
 /// Longest metrics page, in bytes. vLLM's has some 50 KB an engine.
-const MAX_PAGE_BYTES: usize = 4 << 20;
-
-/// Which worker of which pool a task reads.
-pub struct Target {
-    /// Position among all workers, in the order of the configuration.
-    pub index: usize,
-    /// Name of its pool.
-    pub pool: String,
-    /// Names it in the log.
-    pub address: String,
-    /// Its page.
-    pub url: String,
-}
+pub const MAX_PAGE_BYTES: usize = 4 << 20;
 
 /// Why a scrape gave no numbers.
 #[derive(Debug)]
-enum ScrapeError {
+pub enum ScrapeError {
     Fetch(FetchError),
     Status(StatusCode),
     Page(PageError),
 }
 
-/// Scrapes at every interval. A scrape that takes longer delays only the next of the same worker.
-pub async fn run(shared: Arc<Shared>, client: Client, target: Target) {
-    let mut ticks = interval(shared.config.scrape.interval);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut was_good = None;
-    loop {
-        ticks.tick().await;
+/// One worker's scrapes.
+struct Scraper {
+    target: Target,
+    connection: Option<(PageClient, Arc<Peer>)>,
+    reader: Reader,
+    was_good: Option<bool>,
+    counters: ScrapeCounters,
+}
+
+/// Scrapes at every interval, until the worker or its pool is no longer there. A scrape that takes longer delays only
+/// the next of the same worker. Workers are spread over the interval, so that their pages do not all come at once.
+pub async fn run(shared: Arc<Shared>, target: Target) {
+    let counters = shared.counters.of_scrapes(&target.worker.pool);
+    let mut scraper = Scraper { target, connection: None, reader: Reader::default(), was_good: None, counters };
+    let mut next = Instant::now() + shared.config().scrape.interval.mul_f64(phase(&scraper.target));
+    while let Some((config, at, peer)) = shared.pool(&scraper.target.worker.pool) {
+        sleep_until(next).await;
+        let Some(pool) = config.pools.get(at) else { return };
+        if !scraper.once(&shared, &config, pool, &peer).await {
+            return;
+        }
+        next = (next + config.scrape.interval).max(Instant::now());
+    }
+}
+
+/// A share of the interval that is the worker's own.
+fn phase(target: &Target) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    target.worker.address.hash(&mut hasher);
+    f64::from(hasher.finish() as u32) / f64::from(u32::MAX)
+}
+
+impl Scraper {
+    /// One scrape; returns whether the worker is still there.
+    async fn once(&mut self, shared: &Shared, config: &config::Config, pool: &config::Pool, peer: &Arc<Peer>) -> bool {
         let began = shared.now();
-        let scrape = shared.read(|table| table.begin_scrape(target.index, began));
-        let result = page(&client, &target.url, shared.config.scrape.timeout).await;
+        let worker = &self.target.worker;
+        let Some(scrape) = shared.read(|table| table.begin_scrape(worker, began)) else { return false };
+        let result = match self.fetch(peer, config.scrape.timeout).await {
+            Ok(page) => self.reader.read(pool.engine.as_ref(), &page::text(&page)).map_err(ScrapeError::Page),
+            Err(error) => Err(error),
+        };
         let now = shared.now();
-        shared.counters.scraped(&target.pool, label(&result), now.saturating_sub(began));
-        log_change(&target, &mut was_good, &result);
-        shared.update(|table| table.end_scrape(scrape, result.ok(), now));
+        self.counters.scraped(label(&result), now.saturating_sub(began));
+        self.log_change(&result);
+        let result = result.map_err(|error| error.label());
+        shared.update(|table| table.end_scrape(scrape, result, now));
+        true
+    }
+
+    async fn fetch(&mut self, peer: &Arc<Peer>, deadline: Duration) -> Result<Vec<u8>, ScrapeError> {
+        let client = match &mut self.connection {
+            Some((client, made_by)) if Arc::ptr_eq(made_by, peer) => client,
+            stale => {
+                let client = PageClient::new(&self.target.metrics_url).map_err(ScrapeError::Fetch)?;
+                &mut stale.insert((client, Arc::clone(peer))).0
+            }
+        };
+        body(client.get(peer, deadline, MAX_PAGE_BYTES).await)
+    }
+
+    fn log_change(&mut self, result: &Result<Reading, ScrapeError>) {
+        let Target { worker, metrics_url: url, .. } = &self.target;
+        if self.was_good.replace(result.is_ok()) == Some(result.is_ok()) {
+            return;
+        }
+        let (pool, worker) = (&*worker.pool, &*worker.address);
+        match result {
+            Ok(Reading { engine, ranks, .. }) => {
+                info!(pool, worker, engine = engine.name(), ranks = ranks.len(), "worker answers");
+            }
+            Err(error) => warn!(pool, worker, url, %error, "worker cannot be read"),
+        }
     }
 }
 
-async fn page(client: &Client, url: &str, deadline: Duration) -> Result<Vec<RankReport>, ScrapeError> {
-    let (status, body) = exchange(client.get(url), deadline, MAX_PAGE_BYTES).await.map_err(ScrapeError::Fetch)?;
-    if status != StatusCode::OK {
-        return Err(ScrapeError::Status(status));
-    }
-    vllm::ranks(&String::from_utf8_lossy(&body)).map_err(ScrapeError::Page)
+/// A page that is read too seldom for a connection of its own.
+pub async fn page(peer: &Peer, url: &str, deadline: Duration) -> Result<Vec<u8>, ScrapeError> {
+    body(exchange(peer.client().get(url), deadline, MAX_PAGE_BYTES).await)
 }
 
-fn log_change(target: &Target, was_good: &mut Option<bool>, result: &Result<Vec<RankReport>, ScrapeError>) {
-    let Target { pool, address, url, .. } = target;
-    if was_good.replace(result.is_ok()) == Some(result.is_ok()) {
-        return;
-    }
-    match result {
-        Ok(ranks) => info!(pool, worker = address, ranks = ranks.len(), "worker answers"),
-        Err(error) => warn!(pool, worker = address, url, %error, "worker cannot be read"),
+fn body(answer: Result<(StatusCode, Vec<u8>), FetchError>) -> Result<Vec<u8>, ScrapeError> {
+    match answer.map_err(ScrapeError::Fetch)? {
+        (StatusCode::OK, body) => Ok(body),
+        (status, _) => Err(ScrapeError::Status(status)),
     }
 }
 
 /// Every value of the metric label `result`.
 pub const LABELS: [&str; 6] = ["ok", "timeout", "connection", "too_large", "status", "page"];
 
-fn label(result: &Result<Vec<RankReport>, ScrapeError>) -> &'static str {
-    match result {
-        Ok(_) => "ok",
-        Err(ScrapeError::Fetch(FetchError::Timeout)) => "timeout",
-        Err(ScrapeError::Fetch(FetchError::Connection(_))) => "connection",
-        Err(ScrapeError::Fetch(FetchError::TooLarge(_))) => "too_large",
-        Err(ScrapeError::Status(_)) => "status",
-        Err(ScrapeError::Page(_)) => "page",
+fn label(result: &Result<Reading, ScrapeError>) -> &'static str {
+    result.as_ref().map_or_else(ScrapeError::label, |_| "ok")
+}
+
+impl ScrapeError {
+    /// The value of the metric label `result`.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Fetch(FetchError::Timeout) => "timeout",
+            Self::Fetch(FetchError::Connection(_)) => "connection",
+            Self::Fetch(FetchError::TooLarge(_)) => "too_large",
+            Self::Status(_) => "status",
+            Self::Page(_) => "page",
+        }
     }
 }
 

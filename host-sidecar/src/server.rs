@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Json, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Router, serve};
 use serde_json::json;
+use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 
+use crate::pull::{self, Pulls};
 use crate::shared::Shared;
-use crate::table::ThresholdError;
+use crate::table::{ProxyRow, ThresholdError, Way};
 use crate::thresholds::{ModelThresholds, ThresholdRequest};
 
 /// Longest body anybody may post, in bytes.
@@ -25,6 +27,8 @@ const READY_HEARTBEATS: u32 = 3;
 pub async fn run(shared: Arc<Shared>, listener: TcpListener, stop: impl Future<Output = ()> + Send + 'static) {
     let router = Router::new()
         .route("/busy_threshold", get(read_thresholds).post(request_thresholds))
+        .route("/v1/view", get(view))
+        .route("/v1/view", post(pull::answer).with_state(Arc::new(Pulls::new(Arc::clone(&shared)))))
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
@@ -34,21 +38,43 @@ pub async fn run(shared: Arc<Shared>, listener: TcpListener, stop: impl Future<O
     let _ = serve(listener, router).with_graceful_shutdown(stop).await;
 }
 
+/// Whether the request shows the token of `api`.
+///
+/// # Errors
+/// The answer to one that does not. Without a configured token nobody can.
+pub fn authorize(shared: &Shared, headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(source) = shared.config().api_token.clone() else {
+        let error = "this needs a token, and the sidecar is configured with none: set api.token_file";
+        return Err(Refusal(StatusCode::FORBIDDEN, error.into()));
+    };
+    let token = source.read().map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    if shown.is_some_and(|shown| shown.ct_eq(token.as_bytes()).into()) {
+        return Ok(());
+    }
+    shared.counters.unauthorized();
+    Err(Refusal(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong".into()))
+}
+
 async fn read_thresholds(State(shared): State<Arc<Shared>>) -> Response {
     Json(json!({ "thresholds": shared.read(|table| table.thresholds()) })).into_response()
 }
 
 async fn request_thresholds(
     State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
     body: Result<Json<ThresholdRequest>, JsonRejection>,
-) -> Result<Json<ModelThresholds>, Response> {
-    let Json(request) = body.map_err(|rejection| refusal(rejection.status(), rejection.body_text()))?;
+) -> Result<Json<ModelThresholds>, Refusal> {
+    let Json(request) = body.map_err(|rejection| Refusal(rejection.status(), rejection.body_text()))?;
+    if !request.is_read() {
+        authorize(&shared, &headers)?;
+    }
     let now = shared.now();
     let thresholds = shared.update(|table| table.request_thresholds(&request, now)).map_err(|error| match error {
         ThresholdError::UnknownModel(model) => {
-            refusal(StatusCode::NOT_FOUND, format!("no pool serves the model {model:?}"))
+            Refusal(StatusCode::NOT_FOUND, format!("no pool serves the model {model:?}"))
         }
-        ThresholdError::OutOfRange(sentence) => refusal(StatusCode::BAD_REQUEST, sentence),
+        ThresholdError::OutOfRange(sentence) => Refusal(StatusCode::BAD_REQUEST, sentence),
     })?;
     if !request.is_read() {
         tracing::info!(model = thresholds.model, thresholds = ?thresholds.thresholds, "busy thresholds set");
@@ -56,18 +82,56 @@ async fn request_thresholds(
     Ok(Json(thresholds))
 }
 
-fn refusal(status: StatusCode, error: String) -> Response {
-    (status, Json(json!({ "error": error }))).into_response()
+/// An answer that says what was wrong and what to do.
+#[derive(Debug)]
+pub struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Self(status, error) = self;
+        let mut answer = (status, Json(json!({ "error": error }))).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
+        }
+        answer
+    }
+}
+
+/// What is known now, as proxies are told it; of what each of them admitted nothing.
+async fn view(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Result<Response, Refusal> {
+    authorize(&shared, &headers)?;
+    let now = shared.now();
+    let answer = shared.read(|table| {
+        let pools: serde_json::Map<_, _> = table
+            .rows(now)
+            .map(|row| {
+                let mut report = json!(row.report);
+                if let Some(report) = report.as_object_mut() {
+                    report.remove("admitted");
+                }
+                (row.name.to_owned(), report)
+            })
+            .collect();
+        let proxies: Vec<_> = table
+            .proxies()
+            .map(|ProxyRow { name, taken_at, .. }| {
+                let age = taken_at.map(|taken| now.saturating_sub(taken).as_millis() as u64);
+                json!({ "name": name, "took_view_ms_ago": age })
+            })
+            .collect();
+        json!({ "epoch": shared.epoch, "pools": pools, "proxies": proxies })
+    });
+    Ok(Json(answer).into_response())
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let now = shared.now();
-    match shared.read(|table| shared.counters.page(&shared.config, table, now)) {
+    let (now, gpus) = (shared.now(), shared.local_gpus());
+    match shared.read(|table| shared.counters.page(table, &gpus, now)) {
         Ok(page) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], page).into_response()
         }
-        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        Err(error) => Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
@@ -77,17 +141,19 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     (status, Json(json!({ "ready": missing.is_empty(), "missing": missing }))).into_response()
 }
 
-/// Sentences that say what is not as it must be.
+/// Sentences that say what is not as it must be. Of proxies that ask one is enough: they come and go without a word.
 fn missing(shared: &Shared) -> Vec<String> {
-    let patience = shared.config.push.heartbeat * READY_HEARTBEATS;
+    let patience = shared.config().push.heartbeat * READY_HEARTBEATS;
     let now = shared.now();
+    let is_fresh = |row: &ProxyRow<'_>| row.taken_at.is_some_and(|taken| now.saturating_sub(taken) <= patience);
     shared.read(|table| {
-        let workers = table.untried().map(|worker| format!("worker {worker} has not been scraped yet"));
-        let late = shared.config.proxies.iter().enumerate().filter_map(|(at, proxy)| match table.taken_at(at) {
-            None => Some(format!("proxy {} has not taken a view yet", proxy.url)),
-            Some(taken) => (now.saturating_sub(taken) > patience)
-                .then(|| format!("proxy {} has not taken a view for {patience:?}", proxy.url)),
+        let pushed = || table.proxies().filter(|row| row.way == Way::Pushed);
+        let late = pushed().filter(|row| !is_fresh(row)).map(|row| match row.taken_at {
+            None => format!("proxy {} has not taken a view yet", row.name),
+            Some(_) => format!("proxy {} has not taken a view for {patience:?}", row.name),
         });
-        workers.chain(late).collect()
+        let nobody = pushed().next().is_none() && !table.proxies().any(|row| is_fresh(&row));
+        let nobody = nobody.then(|| format!("no proxy has asked for a view in {patience:?}"));
+        table.unsettled().chain(late).chain(nobody).collect()
     })
 }

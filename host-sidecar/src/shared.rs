@@ -1,36 +1,86 @@
 //! What the tasks of one sidecar share.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use crate::Config;
+use crate::fetch::{Peer, TlsError};
 use crate::metrics::Counters;
+use crate::reading::Gpu;
 use crate::table::{Revision, Table};
 
-/// The configuration, the table under one lock, and a wake-up for whoever waits for it to change.
+/// The configuration as it stands, the table under one lock, and a wake-up for whoever waits for it to change.
 pub struct Shared {
-    pub config: Config,
     pub counters: Counters,
+    /// Names this sidecar to proxies: its start, in milliseconds since 1970.
+    pub epoch: u64,
+    current: RwLock<Current>,
     started: Instant,
     table: Mutex<Table>,
     revision: watch::Sender<Revision>,
-    /// Turns true when the last worker has been tried for the first time.
-    all_tried: watch::Sender<bool>,
+    /// The GPUs of this machine, where they are read.
+    local_gpus: Mutex<Vec<Gpu>>,
+}
+
+/// What a configuration comes to.
+#[derive(Clone)]
+struct Current {
+    config: Arc<Config>,
+    /// How to reach the workers, by pool.
+    peers: Arc<BTreeMap<String, Arc<Peer>>>,
+}
+
+/// A pool's `tls` that cannot be used, though there is no mistake in how it is written.
+#[derive(Debug)]
+pub struct BadTls {
+    /// Which pool, in the order of the configuration.
+    pub at: usize,
+    pub error: TlsError,
 }
 
 impl Shared {
-    pub fn new(config: Config) -> Self {
-        let table = Table::new(&config.pools, config.proxies.len(), config.scrape.down_after);
-        Self {
-            counters: Counters::new(&config),
-            config,
+    /// # Errors
+    /// A certificate of a pool cannot be used.
+    pub fn new(config: Config, epoch: u64) -> Result<Self, BadTls> {
+        let current = Current::new(config, None)?;
+        let table = Table::new(&current.config);
+        Ok(Self {
+            counters: Counters::new(&current.config),
+            epoch,
             started: Instant::now(),
+            revision: watch::Sender::new(table.revision()),
             table: Mutex::new(table),
-            revision: watch::Sender::new(Revision::default()),
-            all_tried: watch::Sender::new(false),
-        }
+            current: RwLock::new(current),
+            local_gpus: Mutex::default(),
+        })
+    }
+
+    /// Takes over another configuration; whoever waits for changes is woken.
+    ///
+    /// # Errors
+    /// A certificate of a pool cannot be used; everything stays as it was.
+    pub fn configure(&self, config: Config) -> Result<(), BadTls> {
+        let next = Current::new(config, Some(&self.current()))?;
+        let config = Arc::clone(&next.config);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        self.counters.configure(&config);
+        self.update(|table| table.configure(&config));
+        Ok(())
+    }
+
+    /// The configuration that stands.
+    pub fn config(&self) -> Arc<Config> {
+        self.current().config
+    }
+
+    /// A pool as configured, and how to reach its workers; `None` when it is no longer there.
+    pub fn pool(&self, name: &str) -> Option<(Arc<Config>, usize, Arc<Peer>)> {
+        let Current { config, peers } = self.current();
+        let at = config.pools.iter().position(|pool| pool.name == name)?;
+        Some((config, at, Arc::clone(peers.get(name)?)))
     }
 
     /// Time since the start, by which everything is measured.
@@ -42,15 +92,17 @@ impl Shared {
         look(&self.lock())
     }
 
-    /// Changes the table and wakes who waits for what has changed.
+    /// Changes the table and wakes who waits for changes of states and targets.
     pub fn update<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.lock();
         let result = change(&mut table);
         let revision = table.revision();
-        let all_tried = *self.all_tried.borrow() || table.untried().next().is_none();
-        // Still under the lock: an older revision must not arrive after a newer one.
-        self.revision.send_if_modified(|old| std::mem::replace(old, revision) != revision);
-        self.all_tried.send_if_modified(|old| std::mem::replace(old, all_tried) != all_tried);
+        // Still under the lock: an older revision must not arrive after a newer one. Numbers change thousands of times a
+        // second and are told once an interval, so they wake nobody.
+        self.revision.send_if_modified(|old| {
+            let before = std::mem::replace(old, revision);
+            (before.states, before.targets) != (revision.states, revision.targets)
+        });
         result
     }
 
@@ -58,14 +110,47 @@ impl Shared {
         self.revision.subscribe()
     }
 
-    /// Until every worker has been tried once. Before, a worker would be told to be down of which nothing is known.
-    pub async fn all_tried(&self) {
-        // Fails only when the sender is gone, and `self` holds it.
-        let _ = self.all_tried.subscribe().wait_for(|tried| *tried).await;
+    /// Until there is a pool of which enough is known to tell it. Before, workers would be told to be down of which
+    /// nothing is known.
+    pub async fn settled(&self) {
+        let mut revisions = self.revisions();
+        while !self.read(Table::has_settled) {
+            // Fails only when the sender is gone, and `self` holds it.
+            let _ = revisions.changed().await;
+        }
+    }
+
+    pub fn set_local_gpus(&self, gpus: Vec<Gpu>) {
+        *self.local_gpus.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
+    }
+
+    pub fn local_gpus(&self) -> Vec<Gpu> {
+        self.local_gpus.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn current(&self) -> Current {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A task that panicked under the lock leaves a table that is whole: every change of it is a plain assignment.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Current {
+    /// Pools whose `tls` is the same as before keep their connections.
+    fn new(config: Config, before: Option<&Self>) -> Result<Self, BadTls> {
+        let old_tls = |name: &str| before?.config.pools.iter().find(|pool| pool.name == name).map(|pool| &pool.tls);
+        let mut peers = BTreeMap::new();
+        for (at, pool) in config.pools.iter().enumerate() {
+            let kept = before.filter(|_| old_tls(&pool.name) == Some(&pool.tls));
+            let peer = match kept.and_then(|before| before.peers.get(&pool.name)) {
+                Some(peer) => Arc::clone(peer),
+                None => Arc::new(Peer::new(&pool.tls, None).map_err(|error| BadTls { at, error })?),
+            };
+            peers.insert(pool.name.clone(), peer);
+        }
+        Ok(Self { config: Arc::new(config), peers: Arc::new(peers) })
     }
 }

@@ -7,79 +7,104 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::warn;
+use tracing::{info, warn};
 
-use crate::courier::Courier;
-use crate::push::{Pusher, epoch};
-use crate::scrape::Target;
-use crate::shared::Shared;
-use crate::{Config, ConfigError, fetch, scrape, server};
+use crate::conductor::Conductor;
+use crate::fetch::Peer;
+use crate::push::epoch;
+use crate::shared::{BadTls, Shared};
+use crate::{Config, ConfigError, server};
 
 /// How long connections to the sidecar's own HTTP may take to finish when it stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// A running sidecar. Dropping it ends it at once; [`Self::stop`] lets open requests finish.
-#[derive(Debug)]
 pub struct Sidecar {
     address: SocketAddr,
+    shared: Arc<Shared>,
+    configured: watch::Sender<()>,
     stop: watch::Sender<bool>,
     server: JoinSet<()>,
     tasks: JoinSet<()>,
+    /// A thread of its own for pushes. Held until the sidecar is dropped.
+    tellers: Option<Runtime>,
 }
 
 /// Why a sidecar does not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// Tokens that cannot be read, each with its path in the configuration.
-    Tokens(Vec<ConfigError>),
+    /// What the configuration names cannot be used: a token or a certificate, each with its path.
+    Config(Vec<ConfigError>),
     /// The address to listen on cannot be had.
     Listen(SocketAddr, io::Error),
-    /// The HTTP client cannot be set up.
-    Client(reqwest::Error),
+    /// The thread for pushes cannot be had.
+    Thread(io::Error),
 }
 
 impl Sidecar {
-    /// Serves, scrapes and pushes, on tasks of its own, from now on.
+    /// Serves, looks for workers, scrapes and pushes, on tasks of its own, from now on.
     ///
     /// # Errors
-    /// A token file cannot be read, or the address to listen on cannot be had.
+    /// A token or a certificate cannot be read, or the address to listen on cannot be had.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let tokens = tokens(&config).map_err(StartError::Tokens)?;
-        let client = fetch::client().map_err(StartError::Client)?;
+        readable(&config).map_err(StartError::Config)?;
         let listen = config.listen;
         let failed = |error| StartError::Listen(listen, error);
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        for warning in config.warnings() {
-            warn!("{warning}");
-        }
+        warn_of(&config);
 
-        let shared = Arc::new(Shared::new(config));
+        let shared = Shared::new(config, epoch()).map_err(|bad| StartError::Config(vec![bad.into()]))?;
+        let shared = Arc::new(shared);
+        let configured = watch::Sender::new(());
         let mut tasks = JoinSet::new();
-        for target in targets(&shared.config) {
-            tasks.spawn(scrape::run(Arc::clone(&shared), client.clone(), target));
-        }
-        let epoch = epoch();
-        for (index, (proxy, token)) in shared.config.proxies.clone().into_iter().zip(tokens).enumerate() {
-            let courier = Courier::new(epoch, shared.config.push.heartbeat, shared.config.scrape.interval);
-            let shared = Arc::clone(&shared);
-            tasks.spawn(Pusher { shared, client: client.clone(), index, proxy, token, courier }.run());
-        }
+        let tellers = Builder::new_multi_thread().worker_threads(1).thread_name("pushes").enable_all().build();
+        let tellers = tellers.map_err(StartError::Thread)?;
+        tasks.spawn(Conductor::new(Arc::clone(&shared), configured.subscribe(), tellers.handle().clone()).run());
 
         let stop = watch::Sender::new(false);
         let mut stopped = stop.subscribe();
         let mut server = JoinSet::new();
-        server.spawn(server::run(shared, listener, async move {
+        server.spawn(server::run(Arc::clone(&shared), listener, async move {
             let _ = stopped.wait_for(|stop| *stop).await;
         }));
-        Ok(Self { address, stop, server, tasks })
+        Ok(Self { address, shared, configured, stop, server, tasks, tellers: Some(tellers) })
     }
 
     /// Where its own HTTP is served.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Takes over another configuration, whole or not at all: what stays the same goes on undisturbed.
+    ///
+    /// # Errors
+    /// A token or a certificate cannot be read, or `listen` has changed, which takes a restart. Everything stays as it was.
+    pub fn configure(&self, config: Config) -> Result<(), Vec<ConfigError>> {
+        let result = self.try_configure(config);
+        self.shared.counters.configured(result.is_ok());
+        result
+    }
+
+    /// Takes note that a configuration was not even read.
+    pub fn refused_configuration(&self) {
+        self.shared.counters.configured(false);
+    }
+
+    fn try_configure(&self, config: Config) -> Result<(), Vec<ConfigError>> {
+        if config.listen != self.shared.config().listen {
+            let message = format!("cannot become {} without a restart", config.listen);
+            return Err(vec![ConfigError { path: "listen".into(), message }]);
+        }
+        readable(&config)?;
+        warn_of(&config);
+        self.shared.configure(config).map_err(|bad| vec![bad.into()])?;
+        self.configured.send_replace(());
+        info!("configuration taken over");
+        Ok(())
     }
 
     /// Waits until one of its tasks has ended, which none does unless it is broken.
@@ -100,36 +125,60 @@ impl Sidecar {
     }
 }
 
-fn tokens(config: &Config) -> Result<Vec<String>, Vec<ConfigError>> {
-    let (mut tokens, mut errors) = (Vec::new(), Vec::new());
-    for (at, proxy) in config.proxies.iter().enumerate() {
-        match proxy.token.read() {
-            Ok(token) => tokens.push(token),
-            Err(message) => errors.push(ConfigError { path: format!("proxies[{at}].token_file"), message }),
-        }
+fn warn_of(config: &Config) {
+    for warning in config.warnings() {
+        warn!("{warning}");
     }
-    if errors.is_empty() { Ok(tokens) } else { Err(errors) }
 }
 
-fn targets(config: &Config) -> impl Iterator<Item = Target> {
-    let workers = config.pools.iter().flat_map(|pool| pool.workers.iter().map(move |worker| (pool, worker)));
-    workers.enumerate().map(|(index, (pool, worker))| Target {
-        index,
-        pool: pool.name.clone(),
-        address: worker.address.clone(),
-        url: worker.metrics_url.clone(),
-    })
+/// Whether all tokens, and the certificates for proxies, can be read now.
+fn readable(config: &Config) -> Result<(), Vec<ConfigError>> {
+    let mut errors = Vec::new();
+    let mut note = |path: String, message: String| errors.push(ConfigError { path, message });
+    if let Some(Err(message)) = config.api_token.as_ref().map(|token| token.read()) {
+        note("api.token_file".into(), message);
+    }
+    for (at, proxy) in config.proxies.iter().enumerate() {
+        if let Err(message) = proxy.token.read() {
+            note(format!("proxies[{at}].token_file"), message);
+        }
+        if let Err(error) = Peer::new(&proxy.tls, proxy.unix_socket()) {
+            note(format!("proxies[{at}].tls"), error.to_string());
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+impl Drop for Sidecar {
+    /// A runtime may not be waited for from within another.
+    fn drop(&mut self) {
+        if let Some(tellers) = self.tellers.take() {
+            tellers.shutdown_background();
+        }
+    }
+}
+
+impl From<BadTls> for ConfigError {
+    fn from(bad: BadTls) -> Self {
+        Self { path: format!("pools[{}].tls", bad.at), message: bad.error.to_string() }
+    }
+}
+
+impl fmt::Debug for Sidecar {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Sidecar").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Display for StartError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tokens(errors) => {
+            Self::Config(errors) => {
                 let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
                 write!(out, "{}", lines.join("\n"))
             }
             Self::Listen(address, error) => write!(out, "cannot listen on {address}: {error}"),
-            Self::Client(error) => write!(out, "cannot set up HTTP: {error}"),
+            Self::Thread(error) => write!(out, "cannot start the thread for pushes: {error}"),
         }
     }
 }

@@ -140,8 +140,9 @@ async fn no_credit_is_newer_than_the_oldest_scrape() {
     let known = known.lock().unwrap();
     for document in &documents {
         let pool = &document.pools["p"];
-        let page = |at: usize| pool.workers[at].ranks[0].running;
-        let oldest = known[&("fast", page(0))].min(known[&("slow", page(1))]);
+        let ranks = || pool.workers.iter().map(|worker| &worker.ranks[0]);
+        let page = |used| ranks().find(|rank| rank.kv_used_blocks == Some(used)).unwrap().running.unwrap();
+        let oldest = known[&("fast", page(1))].min(known[&("slow", page(2))]);
         assert!(pool.admitted.requests <= oldest, "{document:?} names more than {oldest}");
         assert_eq!(pool.admitted.blocks, pool.admitted.requests * 10);
     }

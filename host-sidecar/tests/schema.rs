@@ -27,7 +27,7 @@ fn the_published_schema_is_what_the_types_say() {
 #[test]
 fn shipped_policies_fit() {
     let mut found = 0;
-    for name in ["envoy.yaml", "istio.yaml", "ecds/sluice.yaml"] {
+    for name in ["envoy.yaml", "istio.yaml", "istio-pull.yaml", "ecds/sluice.yaml"] {
         let text = read(name);
         for document in serde_norway::Deserializer::from_str(&text) {
             for config in plugin_configs(&Value::deserialize(document).unwrap()) {
@@ -36,7 +36,7 @@ fn shipped_policies_fit() {
             }
         }
     }
-    assert_eq!(found, 5);
+    assert_eq!(found, 6);
 }
 
 #[test]

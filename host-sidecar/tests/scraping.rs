@@ -27,7 +27,7 @@ async fn a_bad_worker_costs_only_itself() {
             let told = control.taken.last().and_then(|document| {
                 document.pools["p"].workers.iter().find(|worker| worker.address == good)?.ranks.first().cloned()
             });
-            arrivals.lock().unwrap().push(told.map_or(0, |rank| rank.running));
+            arrivals.lock().unwrap().push(told.map_or(0, |rank| rank.running.unwrap_or(0)));
         })
     };
     let mut all = vec![&good, &hanging, &dead];
@@ -98,7 +98,9 @@ async fn changes_are_pushed_without_waiting_for_the_heartbeat() {
     worker.set(Page::Steady { used: 86 });
     until("the worker is busy", || seen(86, true)).await;
     worker.set(Page::Steady { used: 85 });
-    until("exactly at the threshold is free", || seen(85, false)).await;
+    until("at its threshold a busy worker stays busy", || seen(85, true)).await;
+    worker.set(Page::Steady { used: 80 });
+    until("clearly below it is free", || seen(80, false)).await;
     worker.set(Page::Steady { used: 84 });
     until("other numbers come too", || seen(84, false)).await;
 }

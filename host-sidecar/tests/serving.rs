@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-use common::{FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until, until_answered};
+use common::{API_TOKEN, FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until, until_answered};
+use host_sidecar::{Config, Sidecar};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
@@ -32,7 +33,7 @@ async fn thresholds_are_read_and_set() {
     let sidecar = sidecar(&proxy, &[&worker], "push: {heartbeat: 1h, timeout: 1s}").await;
     let client = Client::builder().no_proxy().build().unwrap();
     let url = url(sidecar.address(), "/busy_threshold");
-    let post = |body: Value| answer(client.post(&url).json(&body));
+    let post = |body: Value| answer(client.post(&url).bearer_auth(API_TOKEN).json(&body));
     let row = |decode: Value, prefill: Value| {
         json!({"model": "m", "active_decode_blocks_threshold": decode, "active_prefill_tokens_threshold": prefill,
                "active_prefill_tokens_threshold_frac": null})
@@ -52,13 +53,63 @@ async fn thresholds_are_read_and_set() {
 }
 
 #[tokio::test]
+async fn changing_thresholds_and_reading_views_take_the_token() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let sidecar = sidecar(&proxy, &[&worker], "").await;
+    let client = Client::builder().no_proxy().build().unwrap();
+    let (thresholds, view) = (url(sidecar.address(), "/busy_threshold"), url(sidecar.address(), "/v1/view"));
+    let set = json!({"model": "m", "active_decode_blocks_threshold": 0.1});
+    until("the worker is known", || proxy.worker(&worker.address())).await;
+    for request in [
+        client.post(&thresholds).json(&set),
+        client.post(&thresholds).bearer_auth("let-me-out").json(&set),
+        client.get(&view),
+        client.get(&view).header("authorization", format!("Basic {API_TOKEN}")),
+    ] {
+        let (status, body) = answer(request).await;
+        assert_eq!((status, &body), (401, &json!({"error": "the bearer token is missing or wrong"})));
+    }
+    let (_, standing) = answer(client.post(&thresholds).json(&json!({"model": "m"}))).await;
+    assert_eq!(standing["active_decode_blocks_threshold"], json!(0.85), "nothing was set, and anybody may read that");
+
+    let (status, seen) = answer(client.get(&view).bearer_auth(API_TOKEN)).await;
+    assert_eq!(status, 200);
+    let told = &seen["pools"]["p"]["workers"][0];
+    assert_eq!((&told["address"], &told["state"]), (&json!(worker.address()), &json!("up")), "{seen}");
+    assert!(seen["proxies"][0]["took_view_ms_ago"].is_u64(), "{seen}");
+    let page = client.get(url(sidecar.address(), "/metrics")).send().await.unwrap().text().await.unwrap();
+    assert!(page.contains("sluice_sidecar_unauthorized_requests_total 4"), "{page}");
+}
+
+#[tokio::test]
+async fn without_a_configured_token_nobody_changes_thresholds() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let config = format!(
+        "{{listen: '127.0.0.1:0', proxies: [{{url: 'http://{}', token: t}}], pools: [{{name: m, workers: ['{}']}}]}}",
+        proxy.server.address,
+        worker.address()
+    );
+    let sidecar = Sidecar::start(Config::parse(&config).unwrap()).await.unwrap();
+    let client = Client::builder().no_proxy().build().unwrap();
+    let set = json!({"model": "m", "active_decode_blocks_threshold": 0.1});
+    let request = client.post(url(sidecar.address(), "/busy_threshold")).bearer_auth("").json(&set);
+    let (status, body) = answer(request).await;
+    assert_eq!(status, 403);
+    assert!(body["error"].as_str().unwrap().contains("set api.token_file"), "{body}");
+}
+
+#[tokio::test]
 async fn wrong_threshold_requests_say_what_is_wrong() {
     let worker = FakeWorker::start(STEADY);
     let proxy = FakeProxy::start();
     let sidecar = sidecar(&proxy, &[&worker], "").await;
     let client = Client::builder().no_proxy().build().unwrap();
     let url = url(sidecar.address(), "/busy_threshold");
-    let json = |body: &str| client.post(&url).header("content-type", "application/json").body(body.to_owned());
+    let json = |body: &str| {
+        client.post(&url).bearer_auth(API_TOKEN).header("content-type", "application/json").body(body.to_owned())
+    };
     let long = format!("{{\"model\":\"{}\"}}", "m".repeat(70_000));
     for (request, expected) in [
         (json(r#"{"model":"m","active_decode_blocks_threshold":1.5}"#), 400),
@@ -91,7 +142,7 @@ async fn ready_while_every_worker_was_tried_and_every_proxy_takes_views() {
 
     let (status, body) = ready().await;
     assert_eq!(status, 503);
-    let worker_missing = format!("worker {} has not been scraped yet", worker.address());
+    let worker_missing = format!("pool p: worker {} has not been scraped yet", worker.address());
     let proxy_missing = format!("proxy http://{} has not taken a view yet", proxy.server.address);
     assert_eq!(body, json!({"ready": false, "missing": [worker_missing, proxy_missing]}));
 

@@ -1,29 +1,28 @@
 //! The answer to a request that was admitted: what it costs, how long it takes, and who is told.
 
-use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use admission_core::decide::Ask;
 use admission_core::estimate::Observed;
 use admission_core::units::{Millis, Time, Tokens};
-use admission_core::usage::{AnswerReader, Form, Served, UsageChunkFilter};
+use admission_core::usage::{AnswerReader, Form, Served};
 use admission_core::vm::{Lesson, Usage};
 
+use proxy_wasm::types::Action;
+
 use super::Stream;
+use super::strip::Strip;
 use crate::headers::Headers;
 use crate::host;
 use crate::metrics::Histogram;
 use crate::store::SharedData;
 
-/// What access logs find behind the proxy's own `wasm.`, of requests that were admitted; what is not known is not set.
-const ESTIMATED_PROMPT: &str = "sluice.estimated_prompt_tokens";
-const ESTIMATED_OUTPUT: &str = "sluice.estimated_output_tokens";
-const PROMPT: &str = "sluice.prompt_tokens";
-const OUTPUT: &str = "sluice.output_tokens";
-const CACHED: &str = "sluice.cached_tokens";
-const TTFT: &str = "sluice.ttft_ms";
-const COMPLETE: &str = "sluice.complete";
+/// Where access logs find what came of a request that was admitted, behind the proxy's own `wasm.`: pairs of a name and a value, one
+/// blank between them. Each value of filter state costs more than writing all of them into one.
+const SUMMARY: &str = "sluice.summary";
 
 /// Of one stream of the proxy, from its request's headers to the end of its answer.
+#[derive(Default)]
 pub(super) struct Answer {
     /// The request's headers.
     arrived: Time,
@@ -32,7 +31,7 @@ pub(super) struct Answer {
     estimate: Option<Ask>,
     reader: Option<AnswerReader>,
     /// Takes out what was asked for on the client's behalf.
-    strip: Option<UsageChunkFilter>,
+    strip: Option<Strip>,
     first_output: Option<Time>,
     last_byte: Option<Time>,
     /// What the lease holds for the answer, as far as that has been asked.
@@ -40,17 +39,9 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(arrived: Time) -> Self {
-        Self {
-            arrived,
-            admitted: arrived,
-            estimate: None,
-            reader: None,
-            strip: None,
-            first_output: None,
-            last_byte: None,
-            reserved: Tokens(0),
-        }
+    /// The request's headers have come.
+    pub(super) fn expect(&mut self, now: Time) {
+        self.arrived = now;
     }
 
     /// The request has been admitted as this.
@@ -88,15 +79,18 @@ impl Stream {
         if self.asked_for_usage && form == Form::Stream {
             // It will be shorter than it says, if it says.
             headers.remove("content-length");
-            self.answer.strip = Some(UsageChunkFilter::default());
+            self.answer.strip = Some(Strip::default());
         }
         self.answer.reader = Some(AnswerReader::new(form));
     }
 
-    /// A part of the answer has come; `end` with the last.
-    pub(super) fn answer_goes_on(&mut self, size: usize, end: bool) {
-        let Some(reader) = self.answer.reader.as_mut().filter(|reader| reader.form() != Form::Encoded) else { return };
-        let bytes = host::response_body(size);
+    /// A part of the answer has come, behind what the proxy holds of it; `end` with the last. Says whether it goes on.
+    pub(super) fn answer_goes_on(&mut self, size: usize, end: bool) -> Action {
+        let Some(reader) = self.answer.reader.as_mut().filter(|reader| reader.form() != Form::Encoded) else {
+            return Action::Continue;
+        };
+        let left = self.answer.strip.as_ref().map_or(0, Strip::left);
+        let bytes = host::response_body(left, size.saturating_sub(left));
         reader.feed(&bytes);
         let (has_output, output) = (reader.has_output(), reader.output());
         if has_output && self.answer.first_output.is_none() {
@@ -105,20 +99,17 @@ impl Stream {
         if output > self.answer.reserved && reader.form() == Form::Stream {
             self.overdraw(output);
         }
-        if end {
+        if end && self.answer.first_output.is_some() {
             self.answer.last_byte = Some(host::now());
         }
+        self.answer.strip.as_mut().map_or(Action::Continue, |strip| strip.take(&bytes, size, end))
+    }
+
+    /// The answer's trailers have come, which end its body.
+    pub(super) fn answer_has_trailers(&mut self) {
+        self.answer.last_byte = Some(host::now());
         if let Some(strip) = &mut self.answer.strip {
-            let mut passed = strip.feed(&bytes);
-            if end {
-                let rest = strip.finish();
-                if !rest.is_empty() {
-                    passed.to_mut().extend(rest);
-                }
-            }
-            if let Cow::Owned(passed) = passed {
-                host::replace_response_body(size, &passed);
-            }
+            strip.end();
         }
     }
 
@@ -145,26 +136,35 @@ impl Stream {
     /// The stream has ended, before its lease is given back: says what came of it.
     pub(super) fn answer_ends(&self) {
         let Some(estimate) = self.answer.estimate.filter(|_| self.lease.is_some()) else { return };
-        let say = |name: &str, value: u64| host::set_filter_state(name, &value.to_string());
-        say(ESTIMATED_PROMPT, estimate.prompt.0);
-        say(ESTIMATED_OUTPUT, estimate.output.0);
-        let Some(reader) = &self.answer.reader else { return };
-        let Served { prompt, cached, output } = reader.served();
-        if let Some(prompt) = prompt {
-            say(PROMPT, prompt.0);
-            say(CACHED, cached.0);
-        }
-        if let Some(output) = output {
-            say(OUTPUT, output.0);
-        }
-        if let Some(ttft) = self.answer.ttft() {
-            say(TTFT, ttft.0);
-        }
-        if reader.form() != Form::Encoded {
-            host::set_filter_state(COMPLETE, if reader.ended() { "true" } else { "false" });
-        }
+        let served = self.answer.reader.as_ref().map(AnswerReader::served);
+        host::set_filter_state(SUMMARY, &self.summary(&estimate, served.as_ref()));
+        let (Some(reader), Some(Served { prompt, output, .. })) = (&self.answer.reader, served) else { return };
         self.measure(&estimate, prompt, output);
         self.teach(estimate.output, prompt, output.filter(|_| reader.ended()));
+    }
+
+    /// What is known of the request; the rest is left out.
+    fn summary(&self, estimate: &Ask, served: Option<&Served>) -> String {
+        const ROOM: usize = 192;
+        let mut summary = String::with_capacity(ROOM);
+        let mut say = |name: &str, value: Option<u64>| {
+            if let Some(value) = value {
+                let blank = if summary.is_empty() { "" } else { " " };
+                // Writing into text cannot fail.
+                let _ = write!(summary, "{blank}{name}={value}");
+            }
+        };
+        let reported = |of: fn(&Served) -> Option<Tokens>| served.and_then(of).map(|tokens| tokens.0);
+        say("estimated_prompt_tokens", Some(estimate.prompt.0));
+        say("estimated_output_tokens", Some(estimate.output.0));
+        say("prompt_tokens", reported(|served| served.prompt));
+        say("cached_tokens", reported(|served| served.prompt.map(|_| served.cached)));
+        say("output_tokens", reported(|served| served.output));
+        say("ttft_ms", self.answer.ttft().map(|ttft| ttft.0));
+        if let Some(reader) = self.answer.reader.as_ref().filter(|reader| reader.form() != Form::Encoded) {
+            summary.push_str(if reader.ended() { " complete=true" } else { " complete=false" });
+        }
+        summary
     }
 
     /// Tells what the worker has made of the request, for estimates to come; of the answer only where it came to its end.

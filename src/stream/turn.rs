@@ -100,7 +100,7 @@ impl Stream {
             self.refuse(&taking, &refused);
             return;
         }
-        if let Some(labels) = &self.uncounted {
+        if let Some(labels) = &self.admitted_as {
             self.instance.metrics.record_wait(labels, ADMITTED, waited);
         }
         self.go_on(taking);
@@ -128,9 +128,13 @@ impl Stream {
 
     /// It gives way to a request of a higher lane.
     pub fn evict(&mut self) {
-        let Some(labels) = self.admitted_as.clone().filter(|_| self.lease.is_some() && !self.answered) else { return };
+        if self.lease.is_none() || self.answered {
+            return;
+        }
         self.count_admission();
-        self.instance.metrics.count_evicted(&labels);
+        if let Some(labels) = &self.admitted_as {
+            self.instance.metrics.count_evicted(labels);
+        }
         let retry = Retry::After(self.policy.reject.retry_after.min);
         let refused = Refusal { reason: Reason::Evicted, limit: None, detail: Detail::None, retry, place: None };
         host::respond(&answer::refusal(&refused, self.api, &self.policy.reject, host::dice()));

@@ -190,12 +190,18 @@ fn endpoint(address: SocketAddr) -> Value {
 }
 
 fn cluster(name: &str, address: SocketAddr) -> Value {
+    let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    let http = json!({
+        "@type": format!("type.googleapis.com/{options}"),
+        "explicit_http_config": {"http_protocol_options": {"enable_trailers": true}},
+    });
     let limits = json!({"max_connections": 10_000, "max_pending_requests": 10_000, "max_requests": 10_000});
     json!({
         "name": name,
         "type": "STATIC",
         "connect_timeout": "5s",
         "circuit_breakers": {"thresholds": [limits]},
+        "typed_extension_protocol_options": {options: http},
         "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint(address)]}]},
     })
 }

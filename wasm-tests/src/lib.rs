@@ -6,11 +6,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failing test says so by panicking")]
 
 pub mod artefacts;
+pub mod authority;
 pub mod bootstrap;
 pub mod caller;
 pub mod line;
 pub mod metrics;
+pub mod played;
 pub mod resetter;
 pub mod rig;
+pub mod scripted;
+pub mod sidecar;
 pub mod steady;
 pub mod view;

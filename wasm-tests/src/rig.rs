@@ -21,7 +21,7 @@ use crate::resetter::Resetter;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Bearer token of the control listener.
-pub const TOKEN: &str = "correct horse battery staple";
+pub const TOKEN: &str = "correct-horse-battery-staple";
 
 /// Name of the worker's model.
 pub const MODEL: &str = "sim";
@@ -59,10 +59,14 @@ pub struct Setup {
     pub transport_socket: Option<Value>,
     /// Workers beside the first one, like it and in its cluster.
     pub more_workers: usize,
+    /// Clusters of one server each that a test has started itself.
+    pub clusters: Vec<(&'static str, SocketAddr)>,
     /// The workers' cluster takes the worker that a request's header names.
     pub steered: bool,
     /// Of the listener under test.
     pub virtual_hosts: Value,
+    /// More of the control listener's configuration.
+    pub control: Value,
     /// What the listener under test logs of each request to the proxy's own log, one JSON object a line; nothing if null.
     pub access_log: Value,
 }
@@ -88,8 +92,10 @@ impl Setup {
             filters_before: Vec::new(),
             transport_socket: None,
             more_workers: 0,
+            clusters: Vec::new(),
             steered: false,
             virtual_hosts: bootstrap::virtual_hosts(&[]),
+            control: json!({}),
             access_log: Value::Null,
         }
     }
@@ -174,7 +180,11 @@ impl Rig {
         .to_string();
         let neighbour = Plugin { name: "neighbour", code: &code, configuration: &neighbour, header_pause: false };
         let token_sha256 = hex::encode(Sha256::digest(TOKEN));
-        let control = json!({"role": "control", "namespace": "under-test", "token_sha256": token_sha256}).to_string();
+        let mut control = json!({"role": "control", "namespace": "under-test", "token_sha256": token_sha256});
+        for (field, value) in setup.control.as_object().into_iter().flatten() {
+            control[field] = value.clone();
+        }
+        let control = control.to_string();
         let control = Plugin { name: "control", code: &code, configuration: &control, header_pause: true };
         let mut control_listener =
             bootstrap::listener("control", &[bootstrap::fixed(&control)], &bootstrap::no_routes());
@@ -191,13 +201,16 @@ impl Rig {
         if let Some(socket) = &setup.transport_socket {
             public["filter_chains"][0]["transport_socket"] = socket.clone();
         }
+        let mut clusters =
+            vec![("workers", worker.address()), ("resetter", resetter.address()), ("cold", cold.address())];
+        clusters.extend(&setup.clusters);
         let mut bootstrap = bootstrap::bootstrap(
             &[
                 public,
                 bootstrap::listener("neighbour", &[bootstrap::fixed(&neighbour)], &bootstrap::worker_routes()),
                 control_listener,
             ],
-            &[("workers", worker.address()), ("resetter", resetter.address()), ("cold", cold.address())],
+            &clusters,
         );
         let addresses: Vec<SocketAddr> = others.iter().map(Worker::address).collect();
         bootstrap::add_workers(&mut bootstrap, "workers", &addresses, setup.steered);

@@ -4,10 +4,6 @@
 use std::io;
 use std::sync::Arc;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    SanType,
-};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -15,79 +11,17 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use wasm_tests::authority::{Authority, Identity, dns, uri};
 use wasm_tests::caller::{CHAT, chat, request_bytes};
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait};
 
 /// Name of the proxy, by which callers know it.
 const SERVER: &str = "proxy.test";
 
-/// Somebody with a certificate.
-struct Identity {
-    chain: CertificateDer<'static>,
-    pem: String,
-    key: KeyPair,
-}
-
-/// Who signs certificates.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = distinguished("authority");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate"))
-    }
-
-    fn issue(&self, names: &[SanType]) -> Identity {
-        let mut params = CertificateParams::default();
-        // A name equal to its issuer's would make it look like a certificate that signs itself.
-        params.distinguished_name = distinguished("somebody");
-        params.subject_alt_names = names.to_vec();
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
-        Identity { chain: certificate.der().clone(), pem: certificate.pem(), key }
-    }
-
-    /// A listener's end of a connection: certificates of callers are asked for and checked, but one without any may come.
-    fn transport_socket(&self) -> Value {
-        let own = self.issue(&[dns(SERVER)]);
-        json!({
-            "name": "envoy.transport_sockets.tls",
-            "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-                "require_client_certificate": false,
-                "common_tls_context": {
-                    "tls_certificates": [{
-                        "certificate_chain": {"inline_string": own.pem},
-                        "private_key": {"inline_string": own.key.serialize_pem()},
-                    }],
-                    "validation_context": {"trusted_ca": {"inline_string": self.0.pem()}},
-                },
-            },
-        })
-    }
-}
-
-fn distinguished(name: &str) -> DistinguishedName {
-    let mut distinguished = DistinguishedName::new();
-    distinguished.push(DnType::CommonName, name);
-    distinguished
-}
-
-fn dns(name: &str) -> SanType {
-    SanType::DnsName(name.try_into().expect("a name"))
-}
-
-fn uri(uri: &str) -> SanType {
-    SanType::URI(uri.try_into().expect("a URI"))
-}
-
 /// A caller's end of a connection, who trusts the authority and shows a certificate or none.
 fn connector(authority: &Authority, identity: Option<&Identity>) -> TlsConnector {
     let mut roots = RootCertStore::empty();
-    roots.add(authority.0.der().clone()).expect("a root");
+    roots.add(CertificateDer::from(authority.der().to_vec())).expect("a root");
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("versions of TLS")
@@ -96,7 +30,9 @@ fn connector(authority: &Authority, identity: Option<&Identity>) -> TlsConnector
         None => config.with_no_client_auth(),
         Some(identity) => {
             let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
-            config.with_client_auth_cert(vec![identity.chain.clone()], key).expect("a key that fits")
+            config
+                .with_client_auth_cert(vec![CertificateDer::from(identity.der.clone())], key)
+                .expect("a key that fits")
         }
     };
     TlsConnector::from(Arc::new(config))
@@ -126,7 +62,7 @@ async fn tenant(rig: &Rig, connector: &TlsConnector) -> String {
 
 async fn rig(authority: &Authority, sources: Value) -> Rig {
     let mut setup = Setup::new(1, Wait::Unread).with("/tenant", json!({"sources": sources, "default": "nobody"}));
-    setup.transport_socket = Some(authority.transport_socket());
+    setup.transport_socket = Some(authority.transport_socket(SERVER, false));
     Rig::start(setup).await
 }
 

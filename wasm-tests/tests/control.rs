@@ -35,15 +35,16 @@ async fn push(rig: &Rig, generation: u64, pool: Value) {
 #[tokio::test]
 async fn what_must_not_be_taken_is_refused_and_changes_nothing() {
     let rig = Rig::start(Setup::new(2, Wait::Unread)).await;
+    rig.ask("acme", &[]).await;
     push(&rig, 5, workers(&[worker("up", false, 100)])).await;
     let stands = |state: &Value| {
-        (state["view"]["epoch"].clone(), state["view"]["generation"].clone(), state["view"]["document"].clone())
+        (state["view"]["epoch"].clone(), state["view"]["generation"].clone(), state["pools"]["main"]["workers"].clone())
     };
     let before = stands(&rig.state().await);
     assert_eq!((&before.0, &before.1), (&json!(7), &json!(5)));
 
     let newer = json!({"version": 1, "epoch": 7, "generation": 6, "pools": {}}).to_string().into_bytes();
-    for token in [None, Some(""), Some("wrong"), Some("correct horse battery stapl")] {
+    for token in [None, Some(""), Some("wrong"), Some("correct-horse-battery-stapl")] {
         assert_eq!(rig.control("POST", VIEW, token, newer.clone()).await.0, 401);
         assert_eq!(rig.control("GET", STATE, token, Vec::new()).await.0, 401);
     }
@@ -65,6 +66,51 @@ async fn what_must_not_be_taken_is_refused_and_changes_nothing() {
     assert_eq!(rig.control("PUT", VIEW, Some(TOKEN), newer).await.0, 405);
     assert_eq!(rig.control("GET", "/elsewhere", Some(TOKEN), Vec::new()).await.0, 404);
     assert_eq!(stands(&rig.state().await), before);
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_counted_and_said_once() {
+    let rig = Rig::start(Setup::new(1, Wait::Unread)).await;
+    for _ in 0..5 {
+        assert_eq!(rig.control("POST", VIEW, Some("wrong"), b"{}".to_vec()).await.0, 401);
+    }
+    assert_eq!(rig.count("sluice_views_total", &[("outcome", "unauthorized")]).await, 5);
+    push(&rig, 1, workers(&[])).await;
+    assert_eq!(rig.push_view(7, 1, workers(&[])).await.0, 409);
+    for (outcome, count) in [("taken", 1), ("older", 1)] {
+        assert_eq!(rig.count("sluice_views_total", &[("outcome", outcome)]).await, count, "{outcome}");
+    }
+    let log = rig.envoy.log();
+    assert_eq!(log.matches("the bearer token is missing or wrong").count(), 1, "{log}");
+    assert!(!log.contains(TOKEN));
+}
+
+#[tokio::test]
+async fn a_change_is_taken_by_who_holds_its_base() {
+    let rig = Rig::start(Setup::new(1, Wait::Unread)).await;
+    let named =
+        |address: &str, busy: bool| json!({"address": address, "state": "up", "scraped_ms_ago": 1, "busy": busy});
+    let change = |generation: u64, base: u64, pools: Value| {
+        json!({"version": 1, "epoch": 7, "generation": generation, "base": base, "pools": pools})
+            .to_string()
+            .into_bytes()
+    };
+    let seen = async || {
+        let view = rig.state().await["pools"]["main"]["view"].clone();
+        (view["generation"].clone(), view["live_workers"].clone(), view["free_workers"].clone())
+    };
+    // From its first request on the filter is known, with its pools.
+    rig.ask("acme", &[]).await;
+    push(&rig, 1, workers(&[named("10.0.0.1:1", false), named("10.0.0.2:1", false), named("10.0.0.3:1", false)])).await;
+    let news = json!({"main": {"workers": [named("10.0.0.1:1", true)], "removed": ["10.0.0.3:1"]}});
+    let (status, answer) = rig.control("POST", VIEW, Some(TOKEN), change(2, 1, news)).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(seen().await, (json!(2), json!(2), json!(1)));
+    assert_eq!(rig.control("POST", VIEW, Some(TOKEN), change(3, 2, json!({}))).await.0, 200, "a heartbeat");
+    let (status, refusal) = rig.control("POST", VIEW, Some(TOKEN), change(9, 8, json!({}))).await;
+    assert_eq!((status, &refusal["needs_whole"]), (409, &json!(true)), "{refusal}");
+    assert_eq!(seen().await, (json!(3), json!(2), json!(1)));
     rig.nothing_trapped().await;
 }
 

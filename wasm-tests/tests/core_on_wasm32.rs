@@ -112,6 +112,6 @@ fn pools_sizes_and_malformed_bodies_are_told_apart_as_on_64_bits() {
     let mut vm = Vm::new(policy.keys.clone());
     assert!(admit(&mut vm, &memory, &policy, r#"{"model": "q", "prompt": [1, 2]}"#).is_ok());
     assert_eq!(held(&memory, &policy.keys.pool("q"), &policy), (1, Tokens(514)));
-    assert_eq!(admit(&mut vm, &memory, &policy, r#"{"prompt": "#), Err(Reason::Malformed));
+    assert_eq!(admit(&mut vm, &memory, &policy, r#"{"prompt": 1} 2"#), Err(Reason::Malformed));
     assert_eq!(admit(&mut vm, &memory, &policy, r#"{"n": 18446744073709551615}"#), Err(Reason::Oversize));
 }

@@ -4,10 +4,13 @@
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use wasm_tests::caller::{CHAT, RawCaller, request_bytes};
-use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, text_of};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of, text_of};
 use worker_sim::Fault;
 
 const MESSAGES: &str = "/v1/messages";
+
+/// Paths of the APIs that stream.
+const STREAMING: [&str; 4] = [CHAT, "/v1/completions", MESSAGES, "/v1/responses"];
 
 /// Tokens of a tenant's budget, which earns one a minute: none comes back while a test looks.
 const LIMIT: u64 = 10_000_000;
@@ -19,18 +22,7 @@ const PROMPT: u64 = 10;
 const EXPECTED: u64 = 32;
 
 fn setup(threads: u32) -> Setup {
-    let state = |name: &str| format!("%FILTER_STATE(wasm.sluice.{name}:PLAIN)%");
-    let names = [
-        "estimated_prompt_tokens",
-        "estimated_output_tokens",
-        "prompt_tokens",
-        "output_tokens",
-        "cached_tokens",
-        "ttft_ms",
-        "complete",
-    ];
-    let mut format: Value = names.iter().map(|name| (name.to_string(), json!(state(name)))).collect();
-    format["tenant"] = json!("%REQ(x-sluice-tenant)%");
+    let format = json!({"tenant": "%REQ(x-sluice-tenant)%", "summary": "%FILTER_STATE(wasm.sluice.summary:PLAIN)%"});
     let exact = json!({"tokens_per_minute": {"rate": 1, "burst": LIMIT}});
     let tenants: Value = (0..40).map(|number| (tenant(number), json!({"tier": "exact"}))).collect();
     let setup = Setup::new(threads, Wait::Unread)
@@ -114,7 +106,9 @@ async fn logged(rig: &Rig, tenant: &str) -> Value {
         lines.find(|line| line["tenant"] == tenant)
     };
     eventually("the access log has it", async || line().map(drop).ok_or(rig.envoy.log())).await;
-    line().unwrap()
+    let line = line().unwrap();
+    let pairs = line["summary"].as_str().unwrap_or_default().split(' ');
+    pairs.filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.to_owned(), json!(value))).collect()
 }
 
 fn number(line: &Value, name: &str) -> u64 {
@@ -127,8 +121,7 @@ async fn every_api_is_settled_as_its_worker_reports() {
     setup.worker.cached_share = 0.5;
     let rig = Rig::start(setup).await;
     let budgets = Budgets::of(&rig).await;
-    let apis = [CHAT, "/v1/completions", MESSAGES, "/v1/responses"];
-    let mut cases: Vec<_> = apis.into_iter().flat_map(|path| [(path, false, 7), (path, true, 7)]).collect();
+    let mut cases: Vec<_> = STREAMING.into_iter().flat_map(|path| [(path, false, 7), (path, true, 7)]).collect();
     cases.push(("/v1/embeddings", false, 0));
     for (number_of, (path, stream, output)) in (0..).zip(cases) {
         let tenant = tenant(number_of);
@@ -175,41 +168,169 @@ async fn odd_reports_take_nothing_away() {
     }
 }
 
+/// What the worker has told of a prompt by the time an answer of such a path breaks off, or what was estimated.
+fn prompt_of(path: &str, line: &Value) -> u64 {
+    // Of all streams Anthropic's alone tell at their begin.
+    if path == MESSAGES { PROMPT } else { number(line, "estimated_prompt_tokens") }
+}
+
 #[tokio::test]
-async fn answers_that_break_off_cost_what_was_seen_and_errors_nothing() {
-    let rig = Rig::start(setup(2).patient()).await;
+async fn answers_that_break_off_cost_what_was_seen() {
+    let rig = Rig::start(setup(2)).await;
     let budgets = Budgets::of(&rig).await;
     rig.worker.set_faults([Fault::Truncate]);
-    for (tenant, path) in [("tenant-0", CHAT), ("tenant-1", MESSAGES)] {
-        let (status, answer) = post(&rig, path, tenant, &body(path, 10, true)).await;
-        assert_eq!((status, answer.contains("[DONE]") || answer.contains("message_stop")), (200, false), "{answer}");
+    for (tenant, path) in (0..).map(tenant).zip(STREAMING) {
+        let (status, answer) = post(&rig, path, &tenant, &reporting(path, 10, true)).await;
+        let ended = ["[DONE]", "message_stop", "response.completed"].iter().any(|end| answer.contains(end));
+        assert_eq!((status, ended), (200, false), "{path}: {answer}");
+    }
+    for (tenant, path) in (10..).map(tenant).zip(STREAMING.into_iter().chain(["/v1/embeddings"])) {
+        let (status, answer) = post(&rig, path, &tenant, &body(path, 10, false)).await;
+        assert!(status == 200 && !answer.is_empty() && !answer.ends_with('}'), "{path}: {answer}");
     }
     rig.worker.set_faults([]);
-    let truncated = logged(&rig, "tenant-0").await;
-    assert_eq!((number(&truncated, "output_tokens"), &truncated["complete"]), (5, &json!("false")));
-    assert_eq!(budgets.spent("tenant-0").await, number(&truncated, "estimated_prompt_tokens") + 5);
-    assert_eq!(budgets.spent("tenant-1").await, PROMPT + 5, "it has told of its prompt");
+    for (tenant, path) in (0..).map(tenant).zip(STREAMING) {
+        let line = logged(&rig, &tenant).await;
+        assert_eq!((number(&line, "output_tokens"), &line["complete"]), (5, &json!("false")), "{path}");
+        assert_eq!(budgets.spent(&tenant).await, prompt_of(path, &line) + 5, "{path}: {line}");
+    }
+    for (tenant, path) in (10..).map(tenant).zip(STREAMING.into_iter().chain(["/v1/embeddings"])) {
+        let line = logged(&rig, &tenant).await;
+        let estimated = number(&line, "estimated_prompt_tokens") + number(&line, "estimated_output_tokens");
+        assert_eq!((budgets.spent(&tenant).await, &line["complete"]), (estimated, &json!("false")), "{path}: {line}");
+    }
+    rig.nothing_trapped().await;
+}
 
-    let mut caller = rig.endless("tenant-2", &[]).await;
-    caller.read_until("finds").await;
-    drop(caller);
-    let left = logged(&rig, "tenant-2").await;
-    let seen = number(&left, "output_tokens");
-    assert!(seen >= 4 && left["complete"] == "false", "{left}");
-    assert_eq!(budgets.spent("tenant-2").await, number(&left, "estimated_prompt_tokens") + seen);
+#[tokio::test]
+async fn callers_that_leave_pay_for_what_has_come_or_as_estimated() {
+    let rig = Rig::start(setup(2).patient()).await;
+    let budgets = Budgets::of(&rig).await;
+    let sent = |tenant: &str, path: &str, body: &Value| {
+        request_bytes(path, &[("x-tenant-id", tenant.as_bytes())], body.to_string().as_bytes(), true)
+    };
+    for (tenant, path) in (0..).map(tenant).zip(STREAMING) {
+        let request = sent(&tenant, path, &reporting(path, 400_000, true));
+        let mut caller = RawCaller::send(rig.address, &request).await;
+        caller.read_until(" finds").await;
+        drop(caller);
+        let line = logged(&rig, &tenant).await;
+        let seen = number(&line, "output_tokens");
+        assert!(seen >= 4 && line["complete"] == "false", "{path}: {line}");
+        assert_eq!(budgets.spent(&tenant).await, prompt_of(path, &line) + seen, "{path}: {line}");
+    }
+    rig.worker.set_faults([Fault::Hang]);
+    let unanswered: Vec<_> = (10..).map(tenant).zip(STREAMING.into_iter().chain(["/v1/embeddings"])).collect();
+    for (tenant, path) in &unanswered {
+        let before = rig.worker.stats().requests;
+        let caller = RawCaller::send(rig.address, &sent(tenant, path, &body(path, 10, false))).await;
+        eventually("the worker has it", async || {
+            let requests = rig.worker.stats().requests;
+            (requests > before).then_some(()).ok_or(format!("{requests}, {before} before"))
+        })
+        .await;
+        drop(caller);
+    }
+    rig.nothing_is_held().await;
+    rig.worker.set_faults([]);
+    for (tenant, path) in &unanswered {
+        let line = logged(&rig, tenant).await;
+        let estimated = number(&line, "estimated_prompt_tokens") + number(&line, "estimated_output_tokens");
+        assert_eq!(budgets.spent(tenant).await, estimated, "{path}: {line}");
+    }
+    rig.nothing_trapped().await;
+}
 
+#[tokio::test]
+async fn errors_cost_nothing() {
+    let rig = Rig::start(setup(2)).await;
+    let budgets = Budgets::of(&rig).await;
     rig.worker.set_faults([Fault::Refuse503]);
-    assert_eq!(post(&rig, CHAT, "tenant-3", &body(CHAT, 10, true)).await.0, 503);
+    for (tenant, path) in (0..).map(tenant).zip(STREAMING) {
+        assert_eq!(post(&rig, path, &tenant, &body(path, 10, true)).await.0, 503, "{path}");
+    }
     rig.worker.set_faults([]);
     let mut wrong = body(MESSAGES, 10, true);
     wrong["max_tokens"] = json!(0);
     assert_eq!(post(&rig, MESSAGES, "tenant-4", &wrong).await.0, 400);
     let reset = post(&rig, "/resetting/v1/chat/completions", "tenant-5", &body(CHAT, 10, true)).await;
     assert_eq!(reset.0, 503);
-    for tenant in ["tenant-3", "tenant-4", "tenant-5"] {
-        assert_eq!(budgets.spent(tenant).await, 0, "{tenant}");
+    for tenant in (0..6).map(tenant) {
+        assert_eq!(budgets.spent(&tenant).await, 0, "{tenant}");
     }
     rig.nothing_trapped().await;
+}
+
+/// The worker judges what it cannot read; what it does not serve costs nothing.
+#[tokio::test]
+async fn what_is_no_json_is_charged_by_its_size() {
+    let bodies = ["hello", "--form\r\n\r\n--form--\r\n", r#"{"model": "sim", "messages": ["#];
+    for wait in [Wait::Unread, Wait::AtHeaders, Wait::BodyHeld] {
+        let rig = Rig::start(Setup { wait, ..setup(2) }).await;
+        let budgets = Budgets::of(&rig).await;
+        for (tenant, body) in (0..).map(tenant).zip(bodies) {
+            let (status, answer) = post_text(&rig, &tenant, body).await;
+            // Only here is the pool known without the body.
+            if wait != Wait::Unread && !body.contains("model") {
+                let told = answer.contains("a JSON object was expected at byte 0, so its `model` cannot be read");
+                assert!(status == (400, "malformed".to_owned()) && told, "{wait:?} {body}: {answer}");
+                continue;
+            }
+            assert_eq!(status, (400, String::new()), "{wait:?} {body}: {answer}");
+            assert_eq!(rig.worker.stats().last_body, body);
+            rig.worker.set_faults([Fault::Hang]);
+            for sized in [true, false] {
+                let request = request_bytes(CHAT, &[("x-tenant-id", tenant.as_bytes())], body.as_bytes(), sized);
+                let caller = RawCaller::send(rig.address, &request).await;
+                let expected = (body.len() as u64).div_ceil(4) + EXPECTED;
+                eventually("it holds what its size comes to", async || {
+                    let held = rig.state().await["tenants"][&tenant]["tokens"].clone();
+                    (held == expected).then_some(()).ok_or(format!("{held} instead of {expected}"))
+                })
+                .await;
+                eventually("the worker has it", async || {
+                    let inside = rig.worker.stats().in_server;
+                    (inside == 1).then_some(()).ok_or(inside.to_string())
+                })
+                .await;
+                drop(caller);
+                rig.nothing_is_held().await;
+            }
+            rig.worker.set_faults([]);
+        }
+        assert_eq!(
+            rig.count("sluice_requests_total", &[("outcome", "malformed")]).await,
+            if wait == Wait::Unread { 0 } else { 2 }
+        );
+        let unserved = post_text(&rig, "tenant-9", r#"{"model": "sim", "a": }"#).await;
+        assert_eq!((unserved.0.0, budgets.spent("tenant-9").await), (400, 0), "{unserved:?}");
+        rig.nothing_trapped().await;
+    }
+}
+
+async fn post_text(rig: &Rig, tenant: &str, body: &str) -> ((u16, String), String) {
+    let answer = rig.post_to(CHAT, tenant, &[], body.to_owned()).await;
+    let told = (answer.status().as_u16(), reason_of(&answer));
+    (told, answer.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn callers_are_told_what_is_left_once_their_body_has_been_read() {
+    let rig = Rig::start(setup(2)).await;
+    let told = async |tenant: &str, body: Value| {
+        let answer = rig.post_to("/v1/completions", tenant, &[], body.to_string()).await;
+        assert_eq!(answer.status().as_u16(), 200);
+        let state = text_of(&answer, "ratelimit");
+        let remaining = text_of(&answer, "x-ratelimit-remaining-tokens").parse::<u64>().unwrap();
+        assert!(state.starts_with(&format!("\"tokens\";r={remaining};")), "{state}");
+        answer.bytes().await.unwrap();
+        LIMIT - remaining
+    };
+    let long = "x".repeat(4_000);
+    let less = json!({"model": MODEL, "prompt": [1, 2, 3], "max_tokens": 4, "user": long});
+    assert_eq!(told("tenant-0", less).await, 3 + 4, "its size says a thousand");
+    let more = json!({"model": MODEL, "prompt": vec![1; 3_000], "max_tokens": 4});
+    assert_eq!(told("tenant-1", more).await, 3_000 + 4, "its size says half of that");
 }
 
 #[tokio::test]

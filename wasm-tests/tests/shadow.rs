@@ -141,9 +141,9 @@ async fn malformed_bodies_and_unknown_models_pass() {
         let model = |rest: &str| format!(r#"{{"model": "{MODEL}", {rest}"#);
         let nobodys = chat("nobodys-model", 1, false).to_string();
         let bodies: [(String, u16, &str); 5] = [
-            (model("\"messages\": [}"), 400, "malformed"),
-            ("\u{0}\u{1}\u{2}".to_owned(), 400, "malformed"),
-            (model("\"messages\": []"), 400, "malformed"),
+            (format!("\u{feff}{}", chat(MODEL, 1, false)), 400, "malformed"),
+            (format!("{} []", chat(MODEL, 1, false)), 400, "malformed"),
+            (model(&format!("\"messages\": {}", "[".repeat(200))), 400, "malformed"),
             (nobodys, 404, "unknown_model"),
             (
                 model(&format!(r#""messages": [{{"role": "user", "content": "{}"}}]}}"#, "word ".repeat(400))),

@@ -2,20 +2,27 @@
 #![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
+use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};
 use wasm_tests::caller::{CHAT, RawCaller, request_bytes};
 use wasm_tests::line::{queues, waiting};
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of, text_of};
+use wasm_tests::scripted::{Scripted, TRAILER};
 
 /// A budget that earns nothing while a test looks.
 const LIMIT: u64 = 1_000_000;
 
 fn asking_for_usage() -> Setup {
     let exact = json!({"tokens_per_minute": {"rate": 1, "burst": LIMIT}});
-    let tenants = ["acme", "globex", "nobody"].map(|tenant| (tenant.to_owned(), exact.clone()));
+    let names = ["acme", "globex", "nobody"].map(str::to_owned).into_iter().chain((0..9).map(numbered));
+    let tenants: Value = names.map(|name| (name, exact.clone())).collect();
     Setup::new(2, Wait::AtHeaders)
         .with("/force_usage", json!(true))
-        .with("/tenants", tenants.into_iter().collect())
+        .with("/tenants", tenants)
         .with("/pools/0/expected_output_tokens", json!(8))
+}
+
+fn numbered(number: usize) -> String {
+    format!("tenant-{number}")
 }
 
 fn streaming(output: u64) -> Value {
@@ -75,6 +82,132 @@ async fn callers_that_ask_get_their_usage_and_plain_answers_stay_as_they_are() {
     assert!(stream.contains(r#""output_tokens":5"#), "{stream}");
     assert_eq!(serde_json::from_str::<Value>(&rig.worker.stats().last_body).unwrap(), anthropic);
     rig.nothing_trapped().await;
+}
+
+/// A policy that is tried must not change what anybody sees.
+#[tokio::test]
+async fn in_shadow_nobody_is_asked_for_usage() {
+    let rig = Rig::start(asking_for_usage().with("/mode", json!("shadow"))).await;
+    let whole = left(&rig, "nobody").await;
+    let body = streaming(20);
+    let stream = answer(&rig, "acme", CHAT, &body).await;
+    assert!(!stream.contains("usage") && stream.ends_with("data: [DONE]\n\n"), "{stream}");
+    assert_eq!(rig.worker.stats().last_body, body.to_string());
+    assert_eq!(rig.seen("accept-encoding").as_deref(), Some("gzip"));
+    let estimated: u64 = rig.seen("x-sluice-prompt-tokens").and_then(|tokens| tokens.parse().ok()).unwrap();
+    assert_eq!(whole - left(&rig, "acme").await, estimated + 20, "by deltas");
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_long_to_hold_goes_on_as_it_is() {
+    let mut setup = asking_for_usage().with("/body", json!({"hold_limit": "4KiB"}));
+    setup.worker.per_prefill_token_us = 0.0;
+    let rig = Rig::start(setup).await;
+    let text = "x".repeat(16_000);
+    // What names its model too late could go to no pool.
+    let body = format!(
+        r#"{{"model": "{MODEL}", "stream": true, "max_tokens": 20, "messages": [{{"role": "user", "content": "{text}"}}]}}"#
+    );
+    for sized in [true, false] {
+        let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), sized);
+        let (begin, rest) = request.split_at(8_000);
+        let mut caller = RawCaller::send(rig.address, begin).await;
+        eventually("it is decided by its begin", async || {
+            let held = rig.held().await.0;
+            (held == 1).then_some(()).ok_or(held.to_string())
+        })
+        .await;
+        caller.send_more(rest).await;
+        let stream = caller.read_until("[DONE]").await;
+        assert!(stream.contains("[DONE]") && !stream.contains("usage"), "{sized}: {stream}");
+        assert_eq!(rig.worker.stats().last_body, body);
+        rig.nothing_is_held().await;
+    }
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
+async fn usage_is_asked_for_over_http_2_too() {
+    let rig = Rig::start(asking_for_usage()).await;
+    let client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
+    let whole = left(&rig, "nobody").await;
+    let written = streaming(20).to_string();
+    let pieces = written.as_bytes().chunks(50).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect::<Vec<_>>();
+    let unsized_body = reqwest::Body::wrap_stream(futures_util::stream::iter(pieces));
+    for (tenant, body) in [("acme", reqwest::Body::from(written.clone())), ("globex", unsized_body)] {
+        let request = client.post(format!("http://{}{CHAT}", rig.address)).header("x-tenant-id", tenant);
+        let answer = request.body(body).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.version()), (200, reqwest::Version::HTTP_2), "{tenant}");
+        let stream = answer.text().await.unwrap();
+        assert!(!stream.contains("usage") && stream.ends_with("data: [DONE]\n\n"), "{tenant}: {stream}");
+        assert!(rig.worker.stats().last_body.contains(r#""include_usage":true"#), "{tenant}");
+        assert_eq!(whole - left(&rig, tenant).await, 10 + 20, "{tenant}: exactly what the worker reported");
+    }
+    rig.nothing_trapped().await;
+}
+
+const EVENT: &str = "data: {\"id\":\"1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" slow\"}}]}\n\n";
+const REPORT: &str = "data: {\"id\":\"1\",\"choices\":[],\"usage\":{\"prompt_tokens\":70,\"completion_tokens\":9}}\n\n";
+const CUT: &str = "data: {\"id\":\"1\",\"obj";
+
+#[tokio::test]
+async fn a_stream_that_ends_by_trailers_is_settled_and_loses_nothing() {
+    let (begin, rest) = REPORT.split_at(60);
+    let after_event = |text: &str| format!("{EVENT}{text}");
+    // What a worker sends, and what its caller reads.
+    let cases: Vec<(Vec<String>, String)> = vec![
+        (vec![after_event(REPORT)], EVENT.into()),
+        (vec![after_event(REPORT.trim_end())], EVENT.into()),
+        (vec![after_event(begin), format!("{rest}{EVENT}")], after_event(EVENT)),
+        (vec![after_event(begin), rest.into(), CUT.into()], after_event(CUT)),
+        (vec![REPORT.into(), after_event(CUT)], after_event(CUT)),
+        (vec![after_event(&begin[..30]), begin[30..].into(), rest.into()], EVENT.into()),
+        (vec![after_event(&after_event(CUT))], after_event(&after_event(CUT))),
+    ];
+    let scripts: Vec<Vec<String>> = cases.iter().map(|(parts, _)| parts.clone()).collect();
+    let worker = Scripted::start(&scripts).await;
+    let routes = virtual_hosts(&[route_without_prefix("/scripted/", "scripted")]);
+    let clusters = vec![("scripted", worker.address())];
+    let rig = Rig::start(Setup { virtual_hosts: routes, clusters, ..asking_for_usage() }).await;
+    let whole = left(&rig, "nobody").await;
+    let received = async || rig.envoy.stat("cluster.scripted.upstream_cx_rx_bytes_total").await.expect("a counter");
+    let mut parts_sent = 0;
+    for (number, (parts, expected)) in cases.iter().enumerate() {
+        let tenant = numbered(number);
+        let headers = [("x-tenant-id", tenant.as_bytes())];
+        let request = request_bytes(&format!("/scripted{CHAT}"), &headers, streaming(20).to_string().as_bytes(), true);
+        let mut caller = RawCaller::send(rig.address, &request).await;
+        for _ in 1..parts.len() {
+            parts_sent += 1;
+            eventually("the proxy has read what was sent, and the filter with it", async || {
+                let (sent, read) = (worker.sent(), received().await);
+                let arrived = sent.parts == parts_sent && sent.bytes == read;
+                arrived.then_some(()).ok_or(format!("{read} bytes, {parts_sent} parts of {sent:?}"))
+            })
+            .await;
+            worker.go_on();
+        }
+        parts_sent += 1;
+        assert_eq!(unchunked(&caller.read_until(TRAILER).await), *expected, "{parts:?}");
+        let spent = whole - left(&rig, &tenant).await;
+        let reported = parts.concat().contains("usage");
+        assert!(if reported { spent == 70 + 9 } else { (2 + 1..70).contains(&spent) }, "{parts:?}: {spent}");
+    }
+    rig.nothing_trapped().await;
+}
+
+/// The text of a chunked body, without its trailers.
+fn unchunked(answer: &str) -> String {
+    assert!(answer.contains(TRAILER), "{answer}");
+    let (_, mut rest) = answer.split_once("\r\n\r\n").unwrap();
+    let mut body = String::new();
+    while let Some((length, after)) = rest.split_once("\r\n")
+        && let Ok(length @ 1..) = usize::from_str_radix(length, 16)
+    {
+        body.push_str(&after[..length]);
+        rest = &after[length + 2..];
+    }
+    body
 }
 
 /// What starts a request that has waited is no callback of its own, and still writes into its body.

@@ -10,6 +10,7 @@ mod usage;
 
 use std::collections::BTreeSet;
 use std::future::pending;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,6 +21,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use futures_util::stream::unfold;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -163,9 +165,24 @@ async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Respons
         return Ok(stream::respond(envelope, job, ticket, seat, app.has(Fault::Truncate)));
     }
     while ticket.next().await.is_some() {}
-    let body = envelope.plain(&job);
+    let body = Bytes::from(envelope.plain(&job));
     drop(seat);
+    let body = if app.has(Fault::Truncate) { broken_off(body.slice(..body.len() / 2)) } else { Body::from(body) };
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// A body whose connection breaks behind these bytes.
+fn broken_off(bytes: Bytes) -> Body {
+    Body::from_stream(unfold(Some(bytes), |bytes| async {
+        match bytes {
+            Some(bytes) => Some((Ok(bytes), None)),
+            None => {
+                // What has come is sent before the connection breaks.
+                tokio::task::yield_now().await;
+                Some((Err(io::Error::from(io::ErrorKind::ConnectionReset)), None))
+            }
+        }
+    }))
 }
 
 async fn models(State(app): State<Arc<App>>) -> Response {

@@ -92,7 +92,7 @@ pub enum Fault {
     RepeatedUsage,
     /// Chunks of a stream that is to tell its usage say that it is null until they do, as OpenAI's own say.
     NullsBetween,
-    /// Streams break off after half of their tokens.
+    /// Streams break off after half of their tokens, other answers after half of their body.
     Truncate,
 }
 

@@ -14,8 +14,11 @@
 //! worker.stop().await;
 //! # Ok(()) }
 //! ```
+//!
+//! [`fleet`] serves the metrics pages of many workers and nothing else.
 
 pub mod engine;
+pub mod fleet;
 
 mod api;
 mod arrivals;

@@ -1,7 +1,7 @@
 //! Building what is shipped and what tests run.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -17,10 +17,17 @@ pub const WASM: &str = "wasm32-wasip1";
 /// When something does not build.
 pub fn release(workspace: &Workspace) -> Result<()> {
     filter(workspace, &[], &workspace.dist().join("sluice.wasm"))?;
-    command::run(&mut command::cargo(["build", "--release", "--package", "host-sidecar", "--bin", "sluice-sidecar"]))?;
-    let sidecar = workspace.dist().join("sluice-sidecar");
-    copy(&workspace.built("release", "sluice-sidecar"), &sidecar)?;
-    Ok(())
+    copy(&released_sidecar(workspace)?, &workspace.dist().join("sluice-sidecar"))
+}
+
+/// Builds the sidecar as released, and says where cargo has put it.
+///
+/// # Errors
+/// When it does not build.
+pub fn released_sidecar(workspace: &Workspace) -> Result<PathBuf> {
+    let arguments = ["build", "--profile", "native", "--package", "host-sidecar", "--bin", "sluice-sidecar"];
+    command::run(command::cargo(arguments).current_dir(&workspace.root))?;
+    Ok(workspace.built("native", "sluice-sidecar"))
 }
 
 /// Builds the filter as released, and the one that traps on command.

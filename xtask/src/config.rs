@@ -123,6 +123,7 @@ mod tests {
         let roles = |name| plugins(name).iter().map(|plugin| matches!(plugin, Plugin::Control(_))).collect::<Vec<_>>();
         assert_eq!(roles("envoy.yaml"), [false, true]);
         assert_eq!(roles("istio.yaml"), [false, true]);
+        assert_eq!(roles("istio-pull.yaml"), [false]);
         assert_eq!(roles("ecds/sluice.yaml"), [false]);
         assert_eq!(roles("policy.yaml"), [false]);
         assert_eq!(roles("pools.yaml"), [false]);
@@ -144,6 +145,9 @@ mod tests {
         let envoy = format!("{:?}", policy("envoy.yaml"));
         assert_eq!(envoy, format!("{:?}", policy("ecds/sluice.yaml")));
         assert_eq!(envoy, format!("{:?}", policy("istio.yaml")));
+        let mut pulling = policy("istio-pull.yaml");
+        assert!(pulling.pull.take().is_some());
+        assert_eq!(envoy, format!("{pulling:?}"), "but for how the view comes");
     }
 
     #[test]

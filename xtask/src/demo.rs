@@ -13,9 +13,7 @@ mod figures;
 mod scenario;
 mod show;
 
-pub use figures::Figures;
-
-use figures::Run;
+pub use figures::{Figures, Run};
 
 /// How to run the demo.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! The entry points a person needs: `cargo xtask tools | build | test | sim | demo | bench | docs`.
+//! The entry points a person needs: `cargo xtask tools | build | test | sim | demo | bench | test-vllm | docs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,10 +13,12 @@ mod docs;
 mod filter;
 mod overload;
 mod parts;
+mod sidecar_bench;
 mod simulation;
 mod suite;
 mod tools;
 mod validate;
+mod vllm;
 mod workspace;
 
 use workspace::Workspace;
@@ -56,6 +58,13 @@ enum Task {
         #[command(subcommand)]
         what: Benchmark,
     },
+    /// Install a real vLLM on the CPU (5.9 GB), compare what the sidecar reads with its page, and overload it without and with
+    /// the filter. Takes two cores and some minutes; not part of `test`.
+    TestVllm {
+        /// Write the figures to this file.
+        #[arg(long)]
+        json: Option<PathBuf>,
+    },
     /// Write docs/configuration.md and envoy-config/schemas/plugin.schema.json again, from the configuration's types.
     Docs,
 }
@@ -77,6 +86,15 @@ enum Benchmark {
         #[arg(long)]
         json: Option<PathBuf>,
         /// Fewer and shorter rounds: enough to see that everything works, too little for figures.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// What reading a thousand workers ten times a second costs the sidecar, and how soon the filter acts on what it read.
+    Sidecar {
+        /// Write the figures to this file.
+        #[arg(long)]
+        json: Option<PathBuf>,
+        /// Shorter windows: enough to see that everything works, too little for figures.
         #[arg(long)]
         quick: bool,
     },
@@ -112,7 +130,11 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Bench { what: Benchmark::Filter { json, quick } } => {
             filter::run(&workspace, &filter::Options { json, quick })
         }
+        Task::Bench { what: Benchmark::Sidecar { json, quick } } => {
+            sidecar_bench::run(&workspace, &sidecar_bench::Options { json, quick })
+        }
         Task::Bench { what: Benchmark::Estimate { arguments } } => suite::estimates(&workspace, &arguments),
+        Task::TestVllm { json } => vllm::run(&workspace, &vllm::Options { json }),
         Task::Docs => docs::write(&workspace),
     }
 }

@@ -119,13 +119,17 @@ pub struct Parts {
 /// A program of ours that serves HTTP and says where.
 pub struct Program {
     pub address: SocketAddr,
-    _child: Child,
+    child: Child,
     // Closed, it would end a program that prints more.
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Program {
-    async fn start(program: &Path, arguments: &[&str], log: &Path) -> Result<Self> {
+    /// Starts it and waits until it says where it serves; what it logs goes to the file `log`.
+    ///
+    /// # Errors
+    /// What it logged, when it does not serve.
+    pub async fn start(program: &Path, arguments: &[&str], log: &Path) -> Result<Self> {
         let name = program.display();
         let log_file = std::fs::File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
         let mut child = Command::new(program)
@@ -144,7 +148,15 @@ impl Program {
         let Some(address) = line.trim().strip_prefix("listening on ") else {
             bail!("{name} does not serve:\n{}", std::fs::read_to_string(log).unwrap_or_default());
         };
-        Ok(Self { address: address.parse()?, _child: child, _stdout: stdout })
+        Ok(Self { address: address.parse()?, child, _stdout: stdout })
+    }
+
+    /// Its process.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn id(&self) -> Result<u32> {
+        self.child.id().context("a program of ours has ended")
     }
 }
 
@@ -237,7 +249,10 @@ impl Parts {
 
 /// The shipped bootstrap with free ports, these workers, the stage's limits, and a second public listener without the
 /// filter.
-fn bootstrap(programs: &Programs, stage: &Stage, workers: &[SocketAddr]) -> Result<Value> {
+///
+/// # Errors
+/// When the shipped bootstrap is not as expected.
+pub fn bootstrap(programs: &Programs, stage: &Stage, workers: &[SocketAddr]) -> Result<Value> {
     let mut bootstrap = config::document(&programs.bootstrap)?;
     config::set_module(&mut bootstrap, &programs.filter);
     free_port(&mut bootstrap["admin"]["address"]);
@@ -288,12 +303,16 @@ fn listener_without_filter(bootstrap: &mut Value) -> Result<Value> {
     Ok(listener.take())
 }
 
-fn free_port(address: &mut Value) {
+/// Makes a listener take any port that is free on loopback.
+pub fn free_port(address: &mut Value) {
     address["socket_address"] = json!({"address": "127.0.0.1", "port_value": 0});
 }
 
 /// The shipped sidecar configuration with a free port, this proxy and these workers.
-fn sidecar_config(shipped: &Path, control: SocketAddr, workers: &[SocketAddr]) -> Result<Value> {
+///
+/// # Errors
+/// When it is not as expected.
+pub fn sidecar_config(shipped: &Path, control: SocketAddr, workers: &[SocketAddr]) -> Result<Value> {
     let mut config = config::document(shipped)?;
     config["listen"] = "127.0.0.1:0".into();
     config["proxies"] = json!([{"url": format!("http://{control}"), "token": TOKEN}]);

@@ -33,15 +33,17 @@ pub fn all(workspace: &Workspace) -> Result<()> {
         config::set_module(&mut bootstrap, &workspace.filter());
         ask_envoy(workspace, folder.path(), name, &bootstrap)?;
     }
-    let plugins: Vec<&Value> = istio.iter().filter(|document| document["kind"] == "WasmPlugin").collect();
-    ensure!(!plugins.is_empty(), "istio.yaml has no WasmPlugin");
+    let pulling = config::documents(&workspace.shipped("istio-pull.yaml"))?;
+    let plugins = istio.iter().chain(&pulling).filter(|document| document["kind"] == "WasmPlugin");
+    let plugins: Vec<&Value> = plugins.collect();
+    ensure!(plugins.len() == 2, "istio.yaml or istio-pull.yaml has no WasmPlugin");
     for plugin in plugins {
         let name = &plugin["metadata"]["name"];
         // The schema speaks of what is Istio's own; the rest is every Kubernetes object's.
         let own = json!({"spec": plugin["spec"]});
         ask_schema(workspace, folder.path(), "wasmplugin.schema.json", &own, &format!("the WasmPlugin {name}"))?;
     }
-    for file in ["envoy.yaml", "ecds/sluice.yaml", "istio.yaml", "policy.yaml", "pools.yaml"] {
+    for file in ["envoy.yaml", "ecds/sluice.yaml", "istio.yaml", "istio-pull.yaml", "policy.yaml", "pools.yaml"] {
         let documents = config::documents(&workspace.shipped(file))?;
         let configs: Vec<Value> = documents.iter().flat_map(config::plugin_configs).collect();
         ensure!(!configs.is_empty(), "{file} has no plugin configuration");

@@ -80,6 +80,7 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
     let workers = seen.workers.into_iter().flat_map(|workers| &workers.list).map(|worker| {
         json!({
             "address": worker.address, "live": worker.live, "free": worker.free,
+            "load": worker.load, "kv_permille": worker.kv_permille,
             "refusing": refusing.contains(&worker.key), "steered": tallied(TallyKey::worker(worker.key)),
         })
     });
@@ -138,11 +139,8 @@ fn amount(held: Amount) -> Value {
 }
 
 fn view_state(view: &StandingView, now: Time) -> Value {
-    if view.document.is_empty() {
+    if (view.epoch, view.generation) == (0, 0) {
         return Value::Null;
     }
-    let document: Value = serde_json::from_slice(&view.document).unwrap_or_default();
-    json!({
-        "epoch": view.epoch, "generation": view.generation, "age_ms": now.since(view.received).0, "document": document,
-    })
+    json!({"epoch": view.epoch, "generation": view.generation, "age_ms": now.since(view.received).0})
 }

@@ -12,13 +12,13 @@ use crate::units::{Blocks, Tokens};
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-fn control() -> Control {
+pub(super) fn control() -> Control {
     let json = format!(r#"{{"role":"control","token_sha256":"{}"}}"#, "00".repeat(32));
     let Ok(Plugin::Control(control)) = Plugin::parse(json.as_bytes()) else { panic!("control") };
     control
 }
 
-fn view(epoch: u64, generation: u64, live: usize) -> Vec<u8> {
+pub(super) fn view(epoch: u64, generation: u64, live: usize) -> Vec<u8> {
     let worker = json!({"address": "127.0.0.1:1", "state": "up", "scraped_ms_ago": 1, "busy": false});
     json!({"version": 1, "epoch": epoch, "generation": generation, "pools": {"p": {"workers": vec![worker; live]}}})
         .to_string()
@@ -33,10 +33,11 @@ fn standing(store: &MemoryStore) -> (u64, u64, u32) {
 #[test]
 fn generations_rise_within_an_epoch() {
     let (store, control) = (MemoryStore::default(), control());
-    assert!(take_view(&store, &control, &view(5, 1, 1), Time(0)).is_ok());
-    assert!(take_view(&store, &control, &view(5, 3, 2), Time(1)).is_ok());
+    assert!(Receiver::of(&control).take(&store, &view(5, 1, 1), Time(0)).is_ok());
+    assert!(Receiver::of(&control).take(&store, &view(5, 3, 2), Time(1)).is_ok());
     for generation in [3, 2, 0] {
-        let Err(NotTaken::Older(refusal)) = take_view(&store, &control, &view(5, generation, 9), Time(2)) else {
+        let Err(NotTaken::Older(refusal)) = Receiver::of(&control).take(&store, &view(5, generation, 9), Time(2))
+        else {
             panic!()
         };
         assert_eq!((refusal.epoch, refusal.generation), (Some(5), Some(3)));
@@ -47,21 +48,27 @@ fn generations_rise_within_an_epoch() {
 #[test]
 fn another_epoch_takes_over_when_higher_or_when_the_old_one_has_gone_silent() {
     let (store, control) = (MemoryStore::default(), control());
-    take_view(&store, &control, &view(5, 9, 1), Time(0)).unwrap();
-    assert!(take_view(&store, &control, &view(6, 1, 2), Time(1)).is_ok(), "a later start takes over at once");
-    assert!(take_view(&store, &control, &view(5, 10, 3), Time(5_001)).is_err(), "exactly `hold` old is not silent yet");
-    assert!(take_view(&store, &control, &view(5, 10, 3), Time(5_002)).is_ok());
-    assert!(take_view(&store, &control, &view(5, 10, 4), Time(20_000)).is_err(), "silence excuses no repetition");
+    Receiver::of(&control).take(&store, &view(5, 9, 1), Time(0)).unwrap();
+    assert!(Receiver::of(&control).take(&store, &view(6, 1, 2), Time(1)).is_ok(), "a later start takes over at once");
+    assert!(
+        Receiver::of(&control).take(&store, &view(5, 10, 3), Time(5_001)).is_err(),
+        "exactly `hold` old is not silent yet"
+    );
+    assert!(Receiver::of(&control).take(&store, &view(5, 10, 3), Time(5_002)).is_ok());
+    assert!(
+        Receiver::of(&control).take(&store, &view(5, 10, 4), Time(20_000)).is_err(),
+        "silence excuses no repetition"
+    );
     assert_eq!(standing(&store), (5, 10, 3));
 }
 
 #[test]
 fn a_push_that_was_overtaken_leaves_the_newer_summary() {
     let (store, control) = (Rc::new(MemoryStore::default()), control());
-    take_view(&*store, &control, &view(5, 1, 1), Time(0)).unwrap();
+    Receiver::of(&control).take(&*store, &view(5, 1, 1), Time(0)).unwrap();
     let (inner, rival) = (Rc::clone(&store), control.clone());
-    store.before_write("view/p", move || assert!(take_view(&*inner, &rival, &view(5, 3, 3), Time(0)).is_ok()));
-    assert!(take_view(&*store, &control, &view(5, 2, 2), Time(9)).is_ok());
+    store.before_write("view/p", move || assert!(Receiver::of(&rival).take(&*inner, &view(5, 3, 3), Time(0)).is_ok()));
+    assert!(Receiver::of(&control).take(&*store, &view(5, 2, 2), Time(9)).is_ok());
     assert_eq!(standing(&store), (5, 3, 3));
 }
 
@@ -73,34 +80,36 @@ fn workers(store: &MemoryStore) -> (u64, u64, usize) {
 #[test]
 fn the_workers_are_there_before_the_summary_that_counts_them() {
     let (store, control) = (Rc::new(MemoryStore::default()), control());
-    take_view(&*store, &control, &view(5, 1, 1), Time(0)).unwrap();
+    Receiver::of(&control).take(&*store, &view(5, 1, 1), Time(0)).unwrap();
     let inner = Rc::clone(&store);
     store.before_write("view/p", move || {
         assert_eq!((workers(&inner), standing(&inner)), ((5, 2, 2), (5, 1, 1)));
     });
-    take_view(&*store, &control, &view(5, 2, 2), Time(1)).unwrap();
+    Receiver::of(&control).take(&*store, &view(5, 2, 2), Time(1)).unwrap();
     assert_eq!((workers(&store), standing(&store)), ((5, 2, 2), (5, 2, 2)));
 }
 
 #[test]
 fn a_push_that_was_overtaken_leaves_the_newer_workers() {
     let (store, control) = (Rc::new(MemoryStore::default()), control());
-    take_view(&*store, &control, &view(5, 1, 1), Time(0)).unwrap();
+    Receiver::of(&control).take(&*store, &view(5, 1, 1), Time(0)).unwrap();
     let (inner, rival) = (Rc::clone(&store), control.clone());
-    store.before_write("workers/p", move || assert!(take_view(&*inner, &rival, &view(5, 3, 3), Time(0)).is_ok()));
-    assert!(take_view(&*store, &control, &view(5, 2, 2), Time(9)).is_ok());
+    store.before_write("workers/p", move || {
+        assert!(Receiver::of(&rival).take(&*inner, &view(5, 3, 3), Time(0)).is_ok())
+    });
+    assert!(Receiver::of(&control).take(&*store, &view(5, 2, 2), Time(9)).is_ok());
     assert_eq!((workers(&store), standing(&store)), ((5, 3, 3), (5, 3, 3)));
 }
 
 #[test]
 fn without_its_workers_a_summary_is_not_written() {
     let (store, control) = (MemoryStore::default(), control());
-    take_view(&store, &control, &view(5, 1, 1), Time(0)).unwrap();
+    Receiver::of(&control).take(&store, &view(5, 1, 1), Time(0)).unwrap();
     store.fail_on("workers/p", store::MAX_ATTEMPTS);
-    let not_taken = take_view(&store, &control, &view(5, 2, 2), Time(1));
+    let not_taken = Receiver::of(&control).take(&store, &view(5, 2, 2), Time(1));
     assert!(matches!(not_taken, Err(NotTaken::Store(StoreError::Contention { .. }))), "{not_taken:?}");
     assert_eq!((workers(&store), standing(&store)), ((5, 1, 1), (5, 1, 1)));
-    take_view(&store, &control, &view(5, 3, 3), Time(2)).unwrap();
+    Receiver::of(&control).take(&store, &view(5, 3, 3), Time(2)).unwrap();
     assert_eq!((workers(&store), standing(&store)), ((5, 3, 3), (5, 3, 3)));
 }
 
@@ -115,7 +124,7 @@ fn the_answer_tells_what_was_admitted() {
         Ok::<(), ()>(())
     });
     charged.unwrap().unwrap();
-    let answer = take_view(&store, &control, &view(1, 1, 1), Time(0)).unwrap().answer;
+    let answer = Receiver::of(&control).take(&store, &view(1, 1, 1), Time(0)).unwrap().answer;
     assert_eq!(answer.admitted["p"], crate::view::Admitted { requests: 2, blocks: 4 });
 }
 
@@ -131,12 +140,88 @@ fn the_state_shows_how_full_a_pool_is() {
     listed.unwrap().unwrap();
     let shown = |generation: u64, pool: Value| {
         let view = json!({"version": 1, "epoch": 5, "generation": generation, "pools": {"p": pool}});
-        take_view(&store, &control, view.to_string().as_bytes(), Time(0)).unwrap();
+        Receiver::of(&control).take(&store, view.to_string().as_bytes(), Time(0)).unwrap();
         state(&store, &control.keys, Time(0)).unwrap()["pools"]["p"]["view"]["saturation"].clone()
     };
     assert_eq!(shown(1, json!({"workers": []})), Value::Null, "a sidecar that does not say");
     assert_eq!(shown(2, json!({"saturation": 1.25, "workers": []})), json!(1.25));
     assert_eq!(shown(3, json!({"saturation": -1, "workers": []})), Value::Null, "no pool is emptier than empty");
+}
+
+fn change(generation: u64, base: u64, pools: Value) -> Vec<u8> {
+    json!({"version": 1, "epoch": 5, "generation": generation, "base": base, "pools": pools}).to_string().into_bytes()
+}
+
+fn addressed(address: &str, busy: bool) -> Value {
+    json!({"address": address, "state": "up", "scraped_ms_ago": 1, "busy": busy})
+}
+
+fn whole(generation: u64, addresses: &[&str]) -> Vec<u8> {
+    let workers: Vec<Value> = addresses.iter().map(|address| addressed(address, false)).collect();
+    let pools = json!({"p": {"admitted": {"requests": 4, "blocks": 40}, "workers": workers}, "q": {"workers": []}});
+    json!({"version": 1, "epoch": 5, "generation": generation, "pools": pools}).to_string().into_bytes()
+}
+
+#[test]
+fn a_change_says_only_what_is_new() {
+    let (store, control) = (MemoryStore::default(), control());
+    let mut receiver = Receiver::of(&control);
+    receiver.take(&store, &whole(1, &["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"]), Time(0)).unwrap();
+    let news = json!({"p": {
+        "admitted": {"requests": 9, "blocks": 90}, "workers": [addressed("10.0.0.2:1", true), addressed("10.0.0.4:1", false)],
+        "removed": ["10.0.0.3:1"],
+    }});
+    let answer = receiver.take(&store, &change(2, 1, news), Time(50)).unwrap().answer;
+    assert_eq!(answer.admitted.keys().collect::<Vec<_>>(), ["p", "q"], "of pools without news too");
+    let summary = ViewSummary::decode(&store.read(&control.keys.view_of("p")).0.unwrap()).unwrap();
+    assert_eq!((summary.generation, summary.live_workers, summary.free_workers), (2, 3, 2));
+    assert_eq!((summary.admitted.requests, summary.received), (9, Time(50)));
+
+    receiver.take(&store, &change(3, 2, json!({})), Time(900)).unwrap();
+    let summary = ViewSummary::decode(&store.read(&control.keys.view_of("p")).0.unwrap()).unwrap();
+    assert_eq!((summary.generation, summary.received), (3, Time(900)), "no news is what a heartbeat says");
+    assert_eq!((summary.live_workers, summary.admitted.requests), (3, 9));
+    assert_eq!(workers(&store), (5, 3, 3));
+}
+
+#[test]
+fn a_change_of_what_is_not_held_asks_for_the_whole_and_changes_nothing() {
+    let (store, control) = (MemoryStore::default(), control());
+    let mut receiver = Receiver::of(&control);
+    receiver.take(&store, &whole(1, &["10.0.0.1:1"]), Time(0)).unwrap();
+    let before = (standing(&store), workers(&store));
+    let baseless = |receiver: &mut Receiver, body: &[u8]| match receiver.take(&store, body, Time(10)) {
+        Err(NotTaken::Baseless(refusal)) => refusal.needs_whole,
+        other => panic!("{other:?}"),
+    };
+    assert!(
+        baseless(&mut Receiver::of(&control), &change(2, 1, json!({}))),
+        "another thread, or a proxy that restarted"
+    );
+    assert!(baseless(&mut receiver, &change(9, 8, json!({}))), "a base that never came");
+    assert_eq!((standing(&store), workers(&store)), before);
+    receiver.take(&store, &whole(10, &["10.0.0.1:1", "10.0.0.2:1"]), Time(20)).unwrap();
+    receiver.take(&store, &change(11, 10, json!({})), Time(30)).unwrap();
+    assert_eq!(standing(&store), (5, 11, 2));
+}
+
+#[test]
+fn an_older_sidecars_whole_does_not_make_the_newer_one_repeat_itself() {
+    let (store, control) = (MemoryStore::default(), control());
+    let mut receiver = Receiver::of(&control);
+    receiver.take(&store, &whole(1, &["10.0.0.1:1"]), Time(0)).unwrap();
+    assert!(matches!(receiver.take(&store, &view(4, 99, 9), Time(1)), Err(NotTaken::Older(_))));
+    assert!(receiver.take(&store, &change(2, 1, json!({})), Time(2)).is_ok());
+}
+
+#[test]
+fn a_change_that_was_overtaken_is_refused_like_any_other_document() {
+    let (store, control) = (MemoryStore::default(), control());
+    let (mut one, mut other) = (Receiver::of(&control), Receiver::of(&control));
+    one.take(&store, &whole(1, &["10.0.0.1:1"]), Time(0)).unwrap();
+    other.take(&store, &whole(3, &["10.0.0.1:1", "10.0.0.2:1"]), Time(1)).unwrap();
+    assert!(matches!(one.take(&store, &change(2, 1, json!({})), Time(2)), Err(NotTaken::Older(_))));
+    assert_eq!(standing(&store), (5, 3, 2));
 }
 
 #[test]
@@ -149,10 +234,14 @@ fn what_is_no_view_changes_nothing() {
         "{",
         r#"{"version":1}"#,
         &wrong_version,
+        r#"{"version":1,"epoch":1,"generation":1,"pools":{"a":{"workers":[],"removed":["w:1"]}}}"#,
         r#"{"version":1,"epoch":-1,"generation":1,"pools":{}}"#,
         r#"{"version":1,"epoch":1,"generation":1,"pools":{"a/b":{"workers":[]}}}"#,
     ] {
-        assert!(matches!(take_view(&store, &control, body.as_bytes(), Time(0)), Err(NotTaken::Malformed(_))), "{body}");
+        assert!(
+            matches!(Receiver::of(&control).take(&store, body.as_bytes(), Time(0)), Err(NotTaken::Malformed(_))),
+            "{body}"
+        );
     }
     assert_eq!(store.keys(), Vec::<String>::new());
 }
@@ -184,7 +273,7 @@ fn the_state_names_what_is_held_and_how_old_the_view_is() {
         });
         charged.unwrap().unwrap();
     }
-    take_view(&store, &control, &view(5, 7, 1), Time(100)).unwrap();
+    Receiver::of(&control).take(&store, &view(5, 7, 1), Time(100)).unwrap();
     let state = state(&store, &control.keys, Time(350)).unwrap();
     assert_eq!(state["pools"]["p"]["held"], json!({"requests": 1, "tokens": 32, "blocks": 2}));
     assert_eq!(state["pools"]["p"]["columns"][0]["lane"], "batch");

@@ -129,8 +129,12 @@ impl Scene<'_> {
         if self.ledger.refused_under(view.stamp()) {
             return 0;
         }
-        let used = view.saturation.map_or(WHOLE_PPM, |saturation| (saturation * WHOLE_PPM as f64).round() as u64);
-        WHOLE_PPM.saturating_sub(used)
+        let ppm = |share: f64| (share * WHOLE_PPM as f64).round() as u64;
+        match (view.dispatch_budget, view.saturation) {
+            (Some(budget), _) => ppm(budget).min(WHOLE_PPM),
+            (None, Some(saturation)) => WHOLE_PPM.saturating_sub(ppm(saturation)),
+            (None, None) => 0,
+        }
     }
 }
 

@@ -37,6 +37,7 @@ fn picture(pool: &str) -> Picture {
         kv: Some(KvBlocks { total: Blocks(100), free: Blocks(50) }),
         admitted: Admitted::default(),
         saturation: None,
+        dispatch_budget: None,
     };
     let (tenant, pool) = (Ledger::default(), Ledger::default());
     Picture { policy: *policy, view: Some(view), workers: None, tenant, pool, members, holder }

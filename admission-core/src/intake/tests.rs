@@ -167,17 +167,72 @@ fn a_model_that_no_pool_serves_is_told_so() {
 }
 
 #[test]
-fn malformed_bodies_are_refused_before_and_after_admission() {
+fn what_is_no_json_is_charged_by_size_before_and_after_admission() {
     let policy = policy(ONE_POOL, false);
     for admitted in [false, true] {
-        for body in ["", "[]", r#"{"messages": ["#, r#"{"a": }"#] {
-            let mut intake = intake(&policy, Some(40));
+        for body in ["--form\r\n", "hello", "[]", r#"{"messages": ["#, r#"{"a": }"#, "\u{0}\u{1}\u{2}", ""] {
+            let mut intake = intake(&policy, None);
             if admitted {
                 let_in(&mut intake);
             }
-            assert_eq!(reason(intake.body(body.as_bytes(), true, &policy)), Some(Reason::Malformed), "{body}");
+            let next = intake.body(body.as_bytes(), true, &policy);
+            let (Next::Decide(ask, _) | Next::Correct(ask)) = next else { panic!("{body}: {next:?}") };
+            let by_size = Tokens((body.len() as u64).div_ceil(4));
+            assert_eq!((ask.prompt, ask.output, ask.prompt_read), (by_size, Tokens(512), false), "{body}");
+            assert_eq!(intake.asked(), None, "it teaches nothing");
         }
     }
+}
+
+#[test]
+fn what_workers_may_read_though_it_cannot_be_read_here_is_refused_before_and_after_admission() {
+    let policy = policy(ONE_POOL, false);
+    let json = r#"{"prompt": "x"}"#;
+    let wide = |bytes_of: fn(u16) -> [u8; 2]| json.encode_utf16().flat_map(bytes_of).collect::<Vec<u8>>();
+    let deep = format!(r#"{{"a": {}"#, "[".repeat(200));
+    let bodies = [
+        wide(u16::to_le_bytes),
+        wide(u16::to_be_bytes),
+        [b"\xff\xfe", &wide(u16::to_le_bytes)[..]].concat(),
+        [b"\xef\xbb\xbf", json.as_bytes()].concat(),
+        format!("{json} {json}").into_bytes(),
+        deep.into_bytes(),
+    ];
+    for (admitted, encoded, body) in bodies.iter().flat_map(|body| [(false, false, body), (true, true, body)]) {
+        for cut in [1, 2, body.len()] {
+            let mut intake = begun(&policy, arrival(Api::Chat, None, encoded));
+            if admitted {
+                let_in(&mut intake);
+            }
+            let (begin, rest) = body.split_at(cut);
+            let begun = intake.body(begin, false, &policy);
+            let next = if reason(begun.clone()).is_some() { begun } else { intake.body(rest, true, &policy) };
+            assert_eq!(reason(next), Some(Reason::Malformed), "{admitted} {cut}: {body:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_json_goes_to_the_pool_that_is_known_without_it_or_is_told_what_is_wrong() {
+    let two = policy(TWO_POOLS, true);
+    let Next::Decide(ask, pool) = intake(&two, None).body(br#"{"model": "b", "a": }"#, true, &two) else {
+        panic!("decide")
+    };
+    assert_eq!((pool.name.as_str(), ask.prompt_read), ("b", false), "it had been named");
+    for end in [false, true] {
+        let Next::Refuse(refusal) = intake(&two, None).body(b"hello", end, &two) else { panic!("refuse") };
+        let told = "the request body is not valid: a JSON object was expected at byte 0, so its `model` cannot be read";
+        assert_eq!((refusal.reason, refusal.to_string().as_str()), (Reason::Malformed, told));
+    }
+    let open = policy(&TWO_POOLS.replace(r#", "models": ["b"]"#, ""), true);
+    assert_eq!(intake(&open, None).body(b"hello", false, &open), Next::Hold);
+    assert!(matches!(intake(&open, None).body(b"hello", true, &open), Next::Decide(_, pool) if pool.name == "b"));
+    let lanes = r#"{"lanes": [{"name": "a"}, {"name": "b"}], "lane_rules": [{"model": "x*", "lane": "a"}],
+        "pools": [{"name": "p", "models": ["x*"], "max_in_flight": 1, "classes": [{"name": "x", "models": ["x"], "max_in_flight": 1}]}]}"#;
+    let lanes = policy(lanes, true);
+    let mut unread = intake(&lanes, None);
+    assert!(matches!(unread.body(b"hello", true, &lanes), Next::Decide(..)));
+    assert_eq!(unread.lane(&lanes).name, "b", "the lane of those whose model is not known");
 }
 
 /// A header that says "encoded" is no way around what the body says: workers may not even look at it.
@@ -189,16 +244,6 @@ fn json_that_claims_to_be_encoded_is_read_all_the_same() {
     let mut intake = begun(&policy, arrival(Api::Completions, Some(body.len() as u64), true));
     let_in(&mut intake);
     assert_eq!(reason(intake.body(body.as_bytes(), true, &policy)), Some(Reason::Oversize));
-}
-
-#[test]
-fn what_claims_to_be_encoded_and_is_neither_json_nor_compressed_is_malformed() {
-    let policy = policy(ONE_POOL, false);
-    let utf16: Vec<u8> = r#"{"prompt": "x"}"#.encode_utf16().flat_map(u16::to_le_bytes).collect();
-    for body in [&utf16[..], b"\xef\xbb\xbf{}", br#"{"a": "#] {
-        let mut intake = begun(&policy, arrival(Api::Chat, None, true));
-        assert_eq!(reason(intake.body(body, true, &policy)), Some(Reason::Malformed), "{body:?}");
-    }
 }
 
 #[test]
@@ -223,6 +268,10 @@ fn what_cannot_be_read_is_charged_by_size() {
         let next = intake.body(&[0x1f; 60], true, &policy);
         assert!(matches!(next, Next::Correct(ask) if ask.prompt == Tokens(40) && !ask.prompt_read), "{next:?}");
     }
+    let mut large = begun(&policy, arrival(Api::Chat, Some(4_000), true));
+    let_in(&mut large);
+    let next = large.body(&[0x1f; 4_000], true, &policy);
+    assert!(matches!(next, Next::Correct(ask) if ask.prompt == Tokens(50)), "as at the headers, what fits: {next:?}");
 }
 
 #[test]

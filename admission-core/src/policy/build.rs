@@ -20,6 +20,7 @@ mod queues;
 mod routes;
 mod sources;
 mod tenants;
+mod view;
 
 const SHA256_OF_NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -114,6 +115,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         check_header("lane_header".to_owned(), header, &mut check);
     }
     check_body_and_reject(config, &mut check);
+    view::check(&config.view, &mut check);
     let objectives = lanes::objectives(config, &lanes, &mut check);
     let lane_rules = lanes::rules(config, &lanes, &mut check);
     let tiers = tenants::tiers(config, &lanes, &mut check);
@@ -136,6 +138,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         tag_body: config.tag_body,
         force_usage: config.force_usage,
         hold_limit: config.body.hold_limit,
+        pull: config.view.pull.clone(),
         reject: Reject {
             status: config.reject.status.clone(),
             retry_after: config.reject.retry_after.clone(),

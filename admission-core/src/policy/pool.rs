@@ -107,6 +107,9 @@ pub(super) enum ModelPattern {
     Prefix(String),
 }
 
+/// Label of a model that fits no pattern.
+const OTHER: &str = "other";
+
 /// Label of a model that has not been read.
 const UNREAD: &str = "unread";
 
@@ -137,9 +140,15 @@ impl Pool {
             (_, None) => UNREAD.to_owned(),
             (models, Some(model)) => {
                 let best = models.iter().filter_map(|pattern| Some((pattern.strength(model)?, pattern)));
-                best.max_by_key(|(strength, _)| *strength).map_or_else(|| "other".to_owned(), |(_, best)| best.text())
+                best.max_by_key(|(strength, _)| *strength).map_or_else(|| OTHER.to_owned(), |(_, best)| best.text())
             }
         }
+    }
+
+    /// Whether [`Pool::model_label`] may give this for some model.
+    #[must_use]
+    pub fn has_model_label(&self, label: &str) -> bool {
+        [ANY, UNREAD, OTHER].contains(&label) || self.models.iter().any(|pattern| pattern.text() == label)
     }
 
     /// Whose tokenizer a model's resembles.

@@ -3,8 +3,9 @@
 use super::field::{Field, Inner, Limits};
 use super::literal::Buffer;
 use super::rewrite::Slots;
-use super::text::Features;
-use super::{Broken, Facts, Longest, MAX_DEPTH};
+use super::text::Text;
+use super::{Broken, FOLLOWED, Facts, Longest, MAX_DEPTH, TOO_DEEP};
+use crate::estimate::BYTES_PER_TOKEN;
 
 mod meaning;
 mod strings;
@@ -28,6 +29,8 @@ const MAX_SHORT: usize = 40;
 #[derive(Clone, Debug, Default)]
 pub struct Scanner {
     facts: Facts,
+    /// Of the prompt.
+    text: Text,
     state: State,
     depth: u32,
     /// One bit for each open container: set for an object.
@@ -44,16 +47,30 @@ pub struct Scanner {
     /// Bytes of the name being read that are not counted.
     free_bytes: usize,
     /// Of the string being read that is data unless it proves to be text.
-    data: Features,
+    data: Text,
     model: Vec<u8>,
     model_too_long: bool,
     high_surrogate: Option<u16>,
     prompts: u64,
     /// Text and token ids before the prompt being read, where there is a list of them.
-    before: Longest,
-    longest: Longest,
+    before: Prompt,
+    longest: Prompt,
     limits: Limits,
     slots: Slots,
+}
+
+/// One of several prompts.
+#[derive(Clone, Debug, Default)]
+struct Prompt {
+    text: Text,
+    token_ids: u64,
+}
+
+impl Prompt {
+    /// For comparison with others.
+    fn weight(&self) -> u64 {
+        self.text.bytes().saturating_add(self.token_ids.saturating_mul(BYTES_PER_TOKEN))
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +101,13 @@ const fn is_blank(byte: u8) -> bool {
 }
 
 impl Scanner {
+    /// A scan that counts long texts by samples, which a seed tells where to take: a random number, another for each request,
+    /// that callers cannot know. By default every byte is counted.
+    #[must_use]
+    pub fn sampling(seed: u64) -> Self {
+        Self { text: Text::new(Some(seed)), data: Text::new(Some(!seed)), ..Self::default() }
+    }
+
     /// Takes the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
@@ -148,10 +172,16 @@ impl Scanner {
     /// What was found so far.
     #[must_use]
     pub fn facts(&self) -> Facts {
+        let text = self.text.own_features();
+        let longest = |Prompt { text: of_one, token_ids }: &Prompt| Longest {
+            text: of_one.features(&text),
+            token_ids: *token_ids,
+        };
         Facts {
             max_tokens: self.limits.max_tokens(),
-            longest_prompt: (self.prompts > 1).then(|| self.longest.clone()),
+            longest_prompt: (self.prompts > 1).then(|| longest(&self.longest)),
             sequences: self.prompts.max(1).saturating_mul(self.limits.answers()),
+            text,
             ..self.facts.clone()
         }
     }
@@ -177,7 +207,7 @@ impl Scanner {
         let declared = self.is_declaration();
         self.structure(byte);
         if declared && self.is_declaration() {
-            self.facts.text.add_bytes(&[byte]);
+            self.text.add_bytes(&[byte]);
         }
     }
 
@@ -196,7 +226,7 @@ impl Scanner {
             State::Colon if byte == b':' => self.state = State::Value { or_end: false },
             State::Colon => self.fail("`:` was expected"),
             State::AfterValue => self.after_value(byte),
-            State::Done => self.fail("something follows the JSON object"),
+            State::Done => self.fail(FOLLOWED),
             State::String(_) | State::Literal | State::Broken(_) => {}
         }
     }
@@ -215,7 +245,7 @@ impl Scanner {
 
     fn open(&mut self, object: bool) {
         if self.depth >= MAX_DEPTH {
-            return self.fail("the body is nested too deeply");
+            return self.fail(TOO_DEEP);
         }
         let declares = self.field.is_chat() && self.inner() == Inner::Declared && self.declared_from == 0;
         self.depth = self.depth.saturating_add(1);
@@ -295,7 +325,7 @@ impl Scanner {
         let more = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
         self.short.extend(more);
         if self.is_declaration() {
-            self.facts.text.add_bytes(more);
+            self.text.add_bytes(more);
         }
         if end.is_some() {
             self.literal_ends();

@@ -4,6 +4,7 @@ use super::*;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod reference;
+mod sampling;
 
 fn scan(body: &[u8]) -> Result<Facts, Broken> {
     let mut scanner = Scanner::default();

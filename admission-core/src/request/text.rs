@@ -7,11 +7,14 @@
 
 mod block;
 mod count;
+mod sample;
 #[cfg(test)]
 mod tests;
 
 pub use count::Features;
 pub(super) use count::Plain;
+pub use sample::COUNTED_WHOLE;
+pub(super) use sample::Text;
 
 /// Where in the text a token is likely to begin, or a longer one to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,9 @@
-//! How full a pool is, as one number.
+//! How full a worker is by its queue and its KV cache.
 
 use serde::{Deserialize, Serialize};
 
-use crate::view::{KvBlocks, RankReport};
-
-/// What a worker counts of which nothing is known, and a pool without a live worker: exactly full.
-const UNKNOWN: f64 = 1.0;
+use super::UNKNOWN;
+use crate::view::{RankReport, kv_used_share};
 
 /// At which queue and which use of its KV cache a worker is exactly full.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,33 +37,25 @@ impl UtilizationThresholds {
         Ok(())
     }
 
-    /// Saturation of a pool, given the ranks of each of its live workers: the mean over the workers, where 1 is full and
-    /// more is overfull. Always finite.
-    pub fn saturation<'a>(&self, live_workers: impl IntoIterator<Item = &'a [RankReport]>) -> f64 {
-        let (mut sum, mut count) = (0.0, 0.0);
-        for ranks in live_workers {
-            sum += self.worker_saturation(ranks);
-            count += 1.0;
-        }
-        // A threshold close to nothing divides beyond what a number holds; that is the fullest there is, not unknown.
-        if count > 0.0 { (sum / count).min(f64::MAX) } else { UNKNOWN }
-    }
-
     /// The worse of queue and KV cache. Every rank has a queue of its own, so their mean is what the threshold is
-    /// measured against. An engine that does not say how full its KV cache is has only its queue.
-    fn worker_saturation(&self, ranks: &[RankReport]) -> f64 {
+    /// measured against. An engine that tells only one of the two is judged by that.
+    pub(super) fn worker(&self, ranks: &[RankReport]) -> f64 {
         if ranks.is_empty() {
             return UNKNOWN;
         }
-        let waiting = ranks.iter().map(|rank| rank.waiting as f64).sum::<f64>() / ranks.len() as f64;
-        let queue = waiting / self.queue_depth_threshold;
-        let kv = KvBlocks::of(ranks).and_then(|kv| kv.used_share());
-        kv.map_or(queue, |used| queue.max(used / self.kv_cache_util_threshold))
+        let waiting = ranks.iter().try_fold(0.0, |sum, rank| Some(sum + rank.waiting? as f64));
+        let queue = waiting.map(|sum| sum / ranks.len() as f64 / self.queue_depth_threshold);
+        let kv = kv_used_share(ranks).map(|used| used / self.kv_cache_util_threshold);
+        match (queue, kv) {
+            (Some(queue), Some(kv)) => queue.max(kv),
+            (queue, kv) => queue.or(kv).unwrap_or(UNKNOWN),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::rule::mean;
     use super::*;
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -74,11 +64,16 @@ mod tests {
 
     /// A rank of 100 blocks.
     fn rank(waiting: u64, used: u64) -> RankReport {
-        RankReport { waiting, kv_used_blocks: Some(used), kv_total_blocks: Some(100), ..RankReport::default() }
+        RankReport {
+            waiting: Some(waiting),
+            kv_used_blocks: Some(used),
+            kv_total_blocks: Some(100),
+            ..RankReport::default()
+        }
     }
 
     fn of(workers: &[&[RankReport]]) -> f64 {
-        RULE().saturation(workers.iter().copied())
+        mean(workers.iter().map(|ranks| RULE().worker(ranks)))
     }
 
     #[test]
@@ -106,26 +101,38 @@ mod tests {
     #[test]
     fn queues_are_averaged_over_ranks_and_blocks_are_summed() {
         assert_eq!(of(&[&[rank(10, 0), rank(0, 0)]]), 1.0, "10 and 0 waiting are 5 a rank");
-        let small = RankReport { kv_used_blocks: Some(300), kv_total_blocks: Some(300), ..RankReport::default() };
+        let small = RankReport {
+            waiting: Some(0),
+            kv_used_blocks: Some(300),
+            kv_total_blocks: Some(300),
+            ..RankReport::default()
+        };
         assert_eq!(of(&[&[rank(0, 20), small]]), 1.0, "320 of 400 blocks at 0.8");
     }
 
     #[test]
     fn without_a_kv_number_only_the_queue_counts() {
-        let silent = RankReport { waiting: 1, kv_total_blocks: Some(100), ..RankReport::default() };
+        let silent = RankReport { waiting: Some(1), kv_total_blocks: Some(100), ..RankReport::default() };
         assert_eq!(of(&[std::slice::from_ref(&silent)]), 0.2);
         assert_eq!(of(&[&[silent, rank(1, 100)]]), 0.2, "one silent rank makes the worker's use unknown");
         let none = RankReport { kv_used_blocks: Some(0), kv_total_blocks: Some(0), ..RankReport::default() };
-        assert_eq!(of(&[&[none]]), 0.0, "no blocks at all are no use of them");
+        assert_eq!(of(&[&[none]]), 1.0, "no blocks at all are no use of them, and no queue is told");
+    }
+
+    #[test]
+    fn a_share_stands_in_for_blocks_and_without_a_queue_only_it_counts() {
+        let share = |used| RankReport { kv_used_share: Some(used), ..RankReport::default() };
+        assert_eq!(of(&[&[share(0.4)]]), 0.5);
+        assert_eq!(of(&[&[share(0.2), share(0.6)]]), 0.5, "ranks of unknown size count alike");
+        assert_eq!(of(&[&[RankReport { waiting: Some(5), ..share(0.4) }]]), 1.0, "the worse of both");
+        assert_eq!(of(&[&[RankReport::default()]]), 1.0, "nothing is told");
     }
 
     #[test]
     fn the_thresholds_are_what_full_means() {
         let rule = UtilizationThresholds { queue_depth_threshold: 0.5, kv_cache_util_threshold: 1.0 };
-        assert_eq!(rule.saturation([[rank(1, 0)].as_slice()]), 2.0);
-        assert_eq!(rule.saturation([[rank(0, 100)].as_slice()]), 1.0);
-        let tiny = UtilizationThresholds { queue_depth_threshold: f64::MIN_POSITIVE, ..RULE() };
-        assert_eq!(tiny.saturation([[rank(u64::MAX, 0)].as_slice()]), f64::MAX);
+        assert_eq!(rule.worker(&[rank(1, 0)]), 2.0);
+        assert_eq!(rule.worker(&[rank(0, 100)]), 1.0);
     }
 
     #[test]

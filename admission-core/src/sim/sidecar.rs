@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::saturation::{BusyThresholds, UtilizationThresholds};
+use crate::saturation::{BusyThresholds, SaturationRule, WorkerLoad};
 use crate::view::{Admitted, PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, WorkerState};
 
 use super::workers::Worker;
@@ -51,11 +51,21 @@ impl Sidecar {
             report.busy = self.eyes.busy.worker_is_busy(&report.ranks, None);
         }
         let live = reports.iter().filter(|report| report.state == WorkerState::Up);
-        let saturation = UtilizationThresholds::default().saturation(live.map(|report| report.ranks.as_slice()));
+        let saturation = SaturationRule::default().saturation(live.map(|report| WorkerLoad {
+            role: report.role,
+            ranks: &report.ranks,
+            block_size: None,
+            max_num_seqs: None,
+        }));
         self.generation += 1;
-        let pool = PoolReport { admitted: self.admitted, saturation: Some(saturation), workers: reports };
+        let pool = PoolReport {
+            admitted: self.admitted,
+            saturation: Some(saturation),
+            workers: reports,
+            ..PoolReport::default()
+        };
         let pools = BTreeMap::from([(self.pool.clone(), pool)]);
-        let document = ViewDocument { version: VIEW_VERSION, epoch: 1, generation: self.generation, pools };
+        let document = ViewDocument { version: VIEW_VERSION, epoch: 1, generation: self.generation, base: None, pools };
         serde_json::to_vec(&document).unwrap_or_default()
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::view::{RankReport, WorkerReport, WorkerState};
+use crate::view::{RankReport, Role, WorkerReport, WorkerState};
 
 use super::clients::RequestId;
 
@@ -159,13 +159,14 @@ impl Worker {
             rank: 0,
             kv_used_blocks: Some(self.used),
             kv_total_blocks: Some(self.make.blocks),
-            running: self.running.len() as u64,
-            waiting: self.waiting.len() as u64,
+            running: Some(self.running.len() as u64),
+            waiting: Some(self.waiting.len() as u64),
             prefill_tokens: Some(prefill.map(Sequence::missing).sum()),
+            ..RankReport::default()
         };
         let state = if self.up { WorkerState::Up } else { WorkerState::Down };
         let ranks = if self.up { vec![rank] } else { Vec::new() };
-        WorkerReport { address, state, scraped_ms_ago: 0, busy: false, ranks }
+        WorkerReport { address, state, scraped_ms_ago: 0, cause: None, busy: false, role: Role::Both, ranks }
     }
 
     /// Plans the tokens of the running sequence at a place; `None` when it had to give way itself.

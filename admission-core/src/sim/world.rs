@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use crate::control::take_view;
+use crate::control::Receiver;
 use crate::policy::{Control, Plugin, Policy};
 use crate::queue::Ticket;
 use crate::store::memory::MemoryStore;
@@ -223,7 +223,7 @@ impl<'a> World<'a> {
 
     fn view_arrives(&mut self, body: &[u8]) {
         // A view that another has overtaken is refused, as it should be.
-        if let Ok(taken) = take_view(&*self.store, &self.control, body, self.now.time()) {
+        if let Ok(taken) = Receiver::of(&self.control).take(&*self.store, body, self.now.time()) {
             self.sidecar.told(&taken.answer);
             taken.wakes.into_iter().for_each(|wake| self.send_wake(wake));
         }

@@ -63,6 +63,12 @@ impl UsageChunkFilter {
         out.finish()
     }
 
+    /// What is held back of what has come.
+    #[must_use]
+    pub fn held(&self) -> &[u8] {
+        &self.held
+    }
+
     /// What is still held back when the stream has ended, amid an event or without the blank line after the last.
     #[must_use]
     pub fn finish(&mut self) -> Vec<u8> {

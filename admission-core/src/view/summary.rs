@@ -18,16 +18,18 @@ pub struct ViewSummary {
     pub generation: u64,
     /// When the proxy took the document.
     pub received: Time,
-    /// Workers that can be given work.
+    /// Workers that can be given work and generate; none while no worker can read prompts for them.
     pub live_workers: u32,
-    /// Those of them that are not busy.
+    /// Those of them that are not busy; none while all that read prompts are.
     pub free_workers: u32,
-    /// KV blocks of the live workers; `None` when one of them does not say.
+    /// KV blocks of the live workers that generate; `None` when one of them does not say.
     pub kv: Option<KvBlocks>,
     /// What had been admitted when the scrape began.
     pub admitted: Admitted,
     /// How full the pool is, see [`crate::saturation`], in steps of a millionth; `None` when the sidecar does not say.
     pub saturation: Option<f64>,
+    /// What lanes with a dispatch budget may still fill, in steps of a millionth; `None` when the sidecar does not say.
+    pub dispatch_budget: Option<f64>,
 }
 
 /// KV blocks over all live workers of a pool.
@@ -67,12 +69,6 @@ impl KvBlocks {
         (self.total.0 > 0).then(|| used as f64 / self.total.0 as f64)
     }
 
-    /// Blocks in use of a thousand, rounded down; `None` when there are no blocks.
-    pub fn used_permille(&self) -> Option<u16> {
-        let used = self.total.0.saturating_sub(self.free.0);
-        u16::try_from(used.saturating_mul(1_000).checked_div(self.total.0)?).ok()
-    }
-
     fn plus(self, other: Self) -> Self {
         Self {
             total: Blocks(self.total.0.saturating_add(other.total.0)),
@@ -85,15 +81,17 @@ impl ViewSummary {
     /// Condenses one pool of a document that arrived at `received`.
     pub fn new(document: &ViewDocument, pool: &PoolReport, received: Time) -> Self {
         let live = || pool.live();
+        let free = || live().filter(|worker| !worker.busy);
         Self {
             epoch: document.epoch,
             generation: document.generation,
             received,
-            live_workers: count(live()),
-            free_workers: count(live().filter(|worker| !worker.busy)),
-            kv: kv_blocks(live()),
+            live_workers: usable(live()),
+            free_workers: usable(free()),
+            kv: kv_blocks(live().filter(|worker| worker.role.decodes())),
             admitted: pool.admitted,
             saturation: from_millionths(to_millionths(pool.saturation)),
+            dispatch_budget: from_millionths(to_millionths(pool.dispatch_budget)),
         }
     }
 
@@ -123,6 +121,7 @@ impl ViewSummary {
             self.admitted.requests,
             self.admitted.blocks,
             to_millionths(self.saturation),
+            to_millionths(self.dispatch_budget),
         ];
         let mut bytes = vec![FORMAT];
         for field in fields {
@@ -152,12 +151,19 @@ impl ViewSummary {
             },
             admitted: Admitted { requests: next()?, blocks: next()? },
             saturation: next().and_then(from_millionths),
+            dispatch_budget: next().and_then(from_millionths),
         })
     }
 }
 
-fn count<'a>(workers: impl Iterator<Item = &'a WorkerReport>) -> u32 {
-    u32::try_from(workers.count()).unwrap_or(u32::MAX)
+/// Those of `workers` that a request can be sent to, which takes one that reads prompts, too.
+fn usable<'a>(workers: impl Iterator<Item = &'a WorkerReport>) -> u32 {
+    let (mut decoding, mut prefill) = (0, false);
+    for worker in workers {
+        decoding += u32::from(worker.role.decodes());
+        prefill |= worker.role.prefills();
+    }
+    if prefill { decoding } else { 0 }
 }
 
 /// Sums over the workers; one that does not say makes the sum unknown rather than too small.
@@ -181,19 +187,39 @@ fn from_millionths(millionths: u64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RankReport, WorkerState};
+    use super::super::{RankReport, Role, WorkerState};
     use super::*;
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn worker(state: WorkerState, busy: bool, used: Option<u64>) -> WorkerReport {
         let rank = RankReport { kv_used_blocks: used, kv_total_blocks: Some(100), ..RankReport::default() };
-        WorkerReport { address: "127.0.0.1:1".into(), state, scraped_ms_ago: 0, busy, ranks: vec![rank] }
+        WorkerReport {
+            address: "127.0.0.1:1".into(),
+            state,
+            scraped_ms_ago: 0,
+            cause: None,
+            busy,
+            role: Role::Both,
+            ranks: vec![rank],
+        }
     }
 
     fn summary(workers: Vec<WorkerReport>) -> ViewSummary {
-        let pool = PoolReport { admitted: Admitted { requests: 7, blocks: 70 }, saturation: Some(0.75), workers };
-        let document = ViewDocument { version: 1, epoch: 5, generation: 6, pools: [("p".into(), pool.clone())].into() };
+        let pool = PoolReport {
+            admitted: Admitted { requests: 7, blocks: 70 },
+            saturation: Some(0.75),
+            dispatch_budget: Some(0.125),
+            workers,
+            ..PoolReport::default()
+        };
+        let document = ViewDocument {
+            version: 1,
+            epoch: 5,
+            generation: 6,
+            base: None,
+            pools: [("p".into(), pool.clone())].into(),
+        };
         ViewSummary::new(&document, &pool, Time(1_000))
     }
 
@@ -207,6 +233,26 @@ mod tests {
         ]);
         assert_eq!((seen.live_workers, seen.free_workers), (2, 1));
         assert_eq!(seen.kv, Some(KvBlocks { total: Blocks(200), free: Blocks(100) }));
+    }
+
+    #[test]
+    fn a_pool_in_stages_takes_a_worker_of_each() {
+        let of = |role, busy| WorkerReport { role, ..worker(WorkerState::Up, busy, Some(10)) };
+        let counts = |workers: Vec<WorkerReport>| {
+            let seen = summary(workers);
+            (seen.live_workers, seen.free_workers, seen.kv.map(|kv| kv.total.0))
+        };
+        let (prefill, decode) = (of(Role::Prefill, false), of(Role::Decode, false));
+        assert_eq!(counts(vec![prefill.clone(), decode.clone(), decode.clone()]), (2, 2, Some(200)));
+        assert_eq!(
+            counts(vec![of(Role::Prefill, true), decode.clone()]),
+            (1, 0, Some(100)),
+            "nobody free reads prompts"
+        );
+        assert_eq!(counts(vec![prefill.clone(), of(Role::Decode, true)]), (1, 0, Some(100)));
+        assert_eq!(counts(vec![decode.clone(), decode.clone()]), (0, 0, Some(200)), "nobody reads prompts");
+        assert_eq!(counts(vec![prefill.clone()]), (0, 0, None));
+        assert_eq!(counts(vec![decode, of(Role::Both, false)]), (2, 2, Some(200)));
     }
 
     #[test]
@@ -230,7 +276,7 @@ mod tests {
     fn saturation_survives_in_millionths() {
         let kept = |said: Option<f64>| {
             let pool = PoolReport { saturation: said, ..PoolReport::default() };
-            let document = ViewDocument { version: 1, epoch: 5, generation: 6, pools: [].into() };
+            let document = ViewDocument { version: 1, epoch: 5, generation: 6, base: None, pools: [].into() };
             let seen = ViewSummary::new(&document, &pool, Time(0));
             assert_eq!(ViewSummary::decode(&seen.encode()).as_ref(), Some(&seen), "{said:?}");
             seen.saturation
@@ -263,7 +309,11 @@ mod tests {
         let seen = summary(vec![worker(WorkerState::Up, false, Some(10))]);
         let bytes = seen.encode();
         let older = ViewSummary::decode(&bytes[..73]);
-        assert_eq!(older, Some(ViewSummary { saturation: None, ..seen }), "its nine numbers stand as they are");
+        assert_eq!(
+            older,
+            Some(ViewSummary { saturation: None, dispatch_budget: None, ..seen }),
+            "its nine numbers stand as they are"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{KvBlocks, PoolReport, ViewDocument, WorkerReport, WorkerState};
+use super::{PoolReport, ViewDocument, WorkerReport, WorkerState, kv_used_share};
 use crate::hash;
 use crate::ledger::Stamp;
 use crate::record::{Reader, Sections, Writer};
@@ -23,7 +23,7 @@ pub struct Workers {
     pub epoch: u64,
     /// Generation of the document.
     pub generation: u64,
-    /// Every worker, in the order of the document, the dead ones too.
+    /// Every worker that requests are sent to, in the order of the document, the dead ones too.
     pub list: Vec<Seen>,
 }
 
@@ -65,7 +65,7 @@ impl Workers {
         Self {
             epoch: document.epoch,
             generation: document.generation,
-            list: pool.workers.iter().map(Seen::new).collect(),
+            list: pool.workers.iter().filter(|worker| worker.role.decodes()).map(Seen::new).collect(),
         }
     }
 
@@ -119,8 +119,10 @@ impl Workers {
 impl Seen {
     fn new(worker: &WorkerReport) -> Self {
         let live = worker.state == WorkerState::Up;
-        let load =
-            worker.ranks.iter().fold(0_u64, |sum, rank| sum.saturating_add(rank.running.saturating_add(rank.waiting)));
+        // What an engine does not tell is taken for nothing here: the requests steered to it are known all the same.
+        let load = worker.ranks.iter().fold(0_u64, |sum, rank| {
+            sum.saturating_add(rank.running.unwrap_or(0)).saturating_add(rank.waiting.unwrap_or(0))
+        });
         let parsed = worker.address.parse::<SocketAddr>().ok();
         let address = parsed.map_or_else(|| worker.address.clone(), |address| address.to_string());
         Self {
@@ -130,7 +132,7 @@ impl Seen {
             free: live && !worker.busy,
             live,
             load,
-            kv_permille: KvBlocks::of(&worker.ranks).and_then(|kv| kv.used_permille()).unwrap_or(FULL),
+            kv_permille: kv_used_share(&worker.ranks).map_or(FULL, permille),
         }
     }
 
@@ -155,24 +157,30 @@ impl Seen {
     }
 }
 
+/// Rounded down.
+fn permille(share: f64) -> u16 {
+    (share.clamp(0.0, 1.0) * f64::from(FULL)) as u16
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::RankReport;
+    use super::super::{RankReport, Role};
     use super::*;
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn rank(running: u64, waiting: u64, used: Option<u64>) -> RankReport {
+        let (running, waiting) = (Some(running), Some(waiting));
         RankReport { running, waiting, kv_used_blocks: used, kv_total_blocks: Some(300), ..RankReport::default() }
     }
 
     fn worker(address: &str, state: WorkerState, busy: bool, ranks: Vec<RankReport>) -> WorkerReport {
-        WorkerReport { address: address.into(), state, scraped_ms_ago: 0, busy, ranks }
+        WorkerReport { address: address.into(), state, scraped_ms_ago: 0, cause: None, busy, role: Role::Both, ranks }
     }
 
     fn workers(list: Vec<WorkerReport>) -> Workers {
         let pool = PoolReport { workers: list, ..PoolReport::default() };
-        let document = ViewDocument { version: 1, epoch: 5, generation: 6, pools: [].into() };
+        let document = ViewDocument { version: 1, epoch: 5, generation: 6, base: None, pools: [].into() };
         Workers::new(&document, &pool)
     }
 

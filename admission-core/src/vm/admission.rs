@@ -7,6 +7,7 @@ use super::claim::{Claim, Denied, Granted, Starts, contention};
 use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
+use crate::budget::Spent;
 use crate::decide::{Ask, Held, Known, Rules, Turn, decide, may_grow};
 use crate::ledger::{Amount, Cost, LaneKey, Ledger, Report, TallyKey};
 use crate::members::Holder;
@@ -70,6 +71,7 @@ impl Vm {
 
     /// Sets what a lease holds to what is known now. Where it holds more than it should, the rest is given back, or kept to its
     /// end if it is little; where it needs more, that is charged if there is room for it. A lease that has ended is left alone.
+    /// Gives what its tenant has spent from then on, where that was changed.
     ///
     /// # Errors
     /// There is no room; the lease is as it was.
@@ -80,8 +82,9 @@ impl Vm {
         ask: &Ask,
         rules: Rules<'_>,
         now: Time,
-    ) -> Result<(), Refusal> {
-        let Some(lease) = self.leases.get(&id).cloned() else { return Ok(()) };
+    ) -> Result<Option<Spending>, Refusal> {
+        let Some(lease) = self.leases.get(&id).cloned() else { return Ok(None) };
+        let mut spent = None;
         let (before, after) = (lease.amount, ask.amount(lease.pool.block_size));
         let cost = Cost { tokens: after.tokens, ..lease.cost };
         let classes: Vec<TallyKey> = rules.classes.iter().map(|class| class.key).collect();
@@ -97,7 +100,7 @@ impl Vm {
                 bytes: 0,
                 ..lease.clone()
             };
-            self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?;
+            spent = Some(self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?);
         }
         let left: Vec<TallyKey> = lease.classes.iter().filter(|key| !classes.contains(key)).copied().collect();
         // One that is overdrawn holds more than it was charged for.
@@ -107,7 +110,7 @@ impl Vm {
             if let Some(lease) = self.leases.get_mut(&id) {
                 (lease.prompt, lease.output) = (ask.prompt, ask.output);
             }
-            return Ok(());
+            return Ok(None);
         }
         let settles = !grows && cost != lease.cost;
         if after.tokens < before.tokens || !left.is_empty() || settles {
@@ -115,16 +118,16 @@ impl Vm {
             // What growing has charged is paid already; only what was charged too much comes back.
             let tokens = if grows { cost.tokens.min(lease.cost.tokens) } else { cost.tokens };
             let right = Cost { tokens, ..lease.cost };
-            self.change_both(store, &less, Kind::Refund, right, None, now);
+            spent = self.change_both(store, &less, Kind::Refund, right, None, now).or(spent);
         }
         if let Some(lease) = self.leases.get_mut(&id) {
             (lease.amount, lease.cost, lease.classes) = (after, cost, classes);
             (lease.prompt, lease.output) = (ask.prompt, ask.output);
         }
-        Ok(())
+        Ok(spent.map(|spent| Spending { rates: Arc::clone(&lease.tenant_rates), spent }))
     }
 
-    /// Charges what a lease needs beyond what it holds.
+    /// Charges what a lease needs beyond what it holds; what its tenant has spent with it.
     fn grow(
         &mut self,
         store: &impl Store,
@@ -132,7 +135,7 @@ impl Vm {
         whole: Amount,
         rules: Rules<'_>,
         now: Time,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(Spent, Spent), Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
         let view = view_of(store, rules.pool);
         let known = Known { view: view.as_ref(), workers: None };
@@ -140,7 +143,7 @@ impl Vm {
         let judge = |held: Held<'_>| may_grow(more.amount, whole.blocks, rules, known, held, now).map(|()| None);
         let claim: Claim<'_> = more.claim(None);
         let granted = claim.charge(store, (&self.members, holder), seen, &Starts::Nothing, judge, now);
-        granted.map(|_| ()).map_err(|denied| {
+        granted.map(|granted| granted.spent).map_err(|denied| {
             self.undo(store, &denied, more, holder, now);
             *denied.refusal
         })
@@ -206,7 +209,7 @@ impl Vm {
         id
     }
 
-    /// Takes what a lease says from both records, and sets what it has cost to `cost`.
+    /// Takes what a lease says from both records, and sets what it has cost to `cost`; what its tenant has spent then.
     fn change_both(
         &mut self,
         store: &impl Store,
@@ -215,8 +218,8 @@ impl Vm {
         cost: Cost,
         evicted: Option<Evicted>,
         now: Time,
-    ) {
-        let (Some(holder), amount, lane) = (self.holder, lease.amount, lease.lane) else { return };
+    ) -> Option<(Spent, Spent)> {
+        let (holder, amount, lane) = (self.holder?, lease.amount, lease.lane);
         let change = |key: &Rc<str>, rates, flow, frees, evicted| {
             let budget = Some(Settlement::between(rates, flow, lease.cost, cost));
             let tallies = lease.tallied_in(key).collect();
@@ -228,9 +231,10 @@ impl Vm {
         let of_pool = change(&lease.pool_key, &lease.pool_rates, None, for_pool, evicted);
         let of_tenant = change(&lease.tenant_key, &lease.tenant_rates, flow, for_tenant, None);
         // The tenant first: whoever is woken for the pool finds what its tenant has got back.
-        self.change(store, of_tenant, now);
+        let spent = self.change(store, of_tenant, now);
         self.look_at_tenant(store, &lease.tenant_key);
         self.change(store, of_pool, now);
+        spent
     }
 }
 

@@ -136,6 +136,13 @@ impl Vm {
         known.batch.observe(&observed, &belief);
     }
 
+    /// Forgets the models of which `is_used` says, by the names of pool and pattern, that no policy names them any more. Their keys
+    /// stay, since shared data cannot remove one, and hold nothing. Gives false where others were faster, to be tried again.
+    pub fn forget_models(&mut self, store: &impl Store, is_used: impl Fn(&str, &str) -> bool) -> bool {
+        self.learning.0.retain(|(pool, pattern), known| is_used(pool, pattern) || !emptied(store, &known.key));
+        self.learning.0.keys().all(|(pool, pattern)| is_used(pool, pattern))
+    }
+
     /// Adds what was learned since the last time to the shared records. What others were faster at waits for the next time.
     pub(super) fn share_learned(&mut self, store: &impl Store) {
         for known in self.learning.0.values_mut().filter(|known| !known.batch.is_empty()) {
@@ -147,6 +154,14 @@ impl Vm {
                 known.batch = Batch::default();
             }
         }
+    }
+}
+
+/// Leaves nothing in a record, which reads as one that was never written; false where another writer was faster.
+fn emptied(store: &impl Store, key: &str) -> bool {
+    match store.read(key) {
+        (Some(bytes), version) if !bytes.is_empty() => store.write(key, &[], version).is_ok(),
+        _ => true,
     }
 }
 

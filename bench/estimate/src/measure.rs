@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use crate::figures::{Errors, Figures};
 use crate::request::{Pools, Request};
-use crate::texts::{GATED, REPORTED, Text};
+use crate::texts::{GATED, LONG, LONG_WHOLE, REPORTED, Text};
 use crate::tokenizers::Counter;
 
 /// Requests that are learned from.
@@ -15,6 +15,9 @@ const LEARNED: usize = 50;
 
 /// Requests of each kind that are tested with, for each tokenizer.
 const TESTED: usize = 120;
+
+/// The same of long chats.
+const TESTED_LONG: usize = 40;
 
 /// Prompts shorter than this are reported by themselves.
 const LEAST_TOKENS: u64 = 200;
@@ -32,6 +35,9 @@ fn side(text: &Text, learned: bool) -> Vec<&str> {
 fn drawn(texts: &[Text], pools: &Pools<'_>, kind: &str, learned: bool, rng: &mut Rng) -> Option<Request> {
     if kind == "chat" {
         return Some(Request::chat(pools, rng));
+    }
+    if matches!(kind, LONG | LONG_WHOLE) {
+        return Some(Request::long(pools, rng));
     }
     let of = if kind == "short" { "english" } else { kind };
     let all: Vec<&Text> = texts.iter().filter(|text| text.kind == of).collect();
@@ -67,7 +73,7 @@ fn learn(texts: &[Text], counter: &Counter, family: &Weights) -> Result<Weights>
     while seen < LEARNED {
         let kind = GATED.get(rng.usize(..GATED.len())).copied().unwrap_or_default();
         let Some(request) = drawn(texts, &pools, kind, true, &mut rng) else { continue };
-        let read = request.read(counter.model, rng.bool())?;
+        let read = request.read(counter.model, rng.bool(), None)?;
         let prompt = Some(Tokens(request.tokens(counter)?));
         let mut batch = Batch::default();
         batch.observe(&Observed { inputs: read.inputs, prompt, output: None, tenant: 0 }, &model.belief(family));
@@ -80,14 +86,16 @@ fn learn(texts: &[Text], counter: &Counter, family: &Weights) -> Result<Weights>
 fn test(texts: &[Text], counter: &Counter, kind: &str, [family, learned]: [&Weights; 2]) -> Result<Errors> {
     let pools = Pools::new(texts, |text| side(text, false));
     let (mut rng, mut errors, mut tries) = (Rng::with_seed(SEED + 1), Errors::default(), 0);
-    while errors.count() < TESTED && tries < TESTED * 10 {
+    let tested = if matches!(kind, LONG | LONG_WHOLE) { TESTED_LONG } else { TESTED };
+    while errors.count() < tested && tries < TESTED * 10 {
         tries += 1;
         let Some(request) = drawn(texts, &pools, kind, false, &mut rng) else { continue };
         let truth = request.tokens(counter)?;
         if (truth < LEAST_TOKENS) != (kind == "short") {
             continue;
         }
-        let read = request.read(counter.model, rng.bool())?;
+        let seed = (kind != LONG_WHOLE).then_some(SEED + tries as u64);
+        let read = request.read(counter.model, rng.bool(), seed)?;
         errors
             .add(truth, [learned.tokens(&read.inputs).0, family.tokens(&read.inputs).0, read.bytes / BYTES_PER_TOKEN]);
     }

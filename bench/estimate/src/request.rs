@@ -15,6 +15,9 @@ const AROUND: (u64, u64) = (4, 3);
 /// Most bytes of a prompt's text.
 const LONGEST: usize = 5_000;
 
+/// Bytes of a long chat's text.
+const LONG: (usize, usize) = (32_000, 160_000);
+
 const SYSTEM: &str = "You are a helpful assistant. Answer in the language of the question.";
 
 /// A chat: who says what.
@@ -56,7 +59,23 @@ impl Request {
     /// A conversation: asks, answers in prose, lists and code.
     pub fn chat(texts: &Pools<'_>, rng: &mut Rng) -> Self {
         let mut messages = vec![("system", SYSTEM.to_owned())];
-        for _ in 0..rng.usize(2..7) {
+        let turns = rng.usize(2..7);
+        Self::turns(texts, &mut messages, turns, rng);
+        messages.push(("user", one(&texts.asks, rng).to_owned()));
+        Self { messages }
+    }
+
+    /// A conversation that has become long, or has long documents in it.
+    pub fn long(texts: &Pools<'_>, rng: &mut Rng) -> Self {
+        let (bytes, mut messages) = (rng.usize(LONG.0..LONG.1), vec![("system", SYSTEM.to_owned())]);
+        while messages.iter().map(|(_, text)| text.len()).sum::<usize>() < bytes {
+            Self::turns(texts, &mut messages, 1, rng);
+        }
+        Self { messages }
+    }
+
+    fn turns(texts: &Pools<'_>, messages: &mut Vec<(&'static str, String)>, turns: usize, rng: &mut Rng) {
+        for _ in 0..turns {
             let mut ask = one(&texts.asks, rng).to_owned();
             if rng.u8(..3) == 0 {
                 ask = format!("{ask}\n\n```\n{}```", one(&texts.code, rng));
@@ -71,8 +90,6 @@ impl Request {
             };
             messages.push(("assistant", answer));
         }
-        messages.push(("user", one(&texts.asks, rng).to_owned()));
-        Self { messages }
     }
 
     /// What a worker with this tokenizer reports.
@@ -82,16 +99,16 @@ impl Request {
         Ok(text + AROUND.0 * self.messages.len() as u64 + AROUND.1)
     }
 
-    /// As the core reads it. Clients differ in what they escape.
+    /// As the core reads it, by samples where a seed says of which. Clients differ in what they escape.
     ///
     /// # Errors
     /// The scanner refuses the body.
-    pub fn read(&self, model: &str, escaped: bool) -> Result<Read> {
+    pub fn read(&self, model: &str, escaped: bool, seed: Option<u64>) -> Result<Read> {
         let messages: Vec<_> =
             self.messages.iter().map(|(role, text)| json!({"role": role, "content": text})).collect();
         let plain = json!({"model": model, "messages": messages, "stream": true}).to_string();
         let body = if escaped { ascii(&plain) } else { plain };
-        let mut scanner = Scanner::default();
+        let mut scanner = seed.map_or_else(Scanner::default, Scanner::sampling);
         scanner.feed(body.as_bytes());
         scanner.finish().map_err(|broken| anyhow!("{broken}"))?;
         let facts = scanner.facts();

@@ -14,8 +14,16 @@ const BLOCK: usize = 700;
 pub const GATED: [&str; 5] = ["english", "code", "json", "chinese", "chat"];
 
 /// Kinds that figures are reported for.
-pub const REPORTED: [&str; 10] =
-    ["european", "russian", "arabic", "hindi", "japanese", "korean", "emoji", "logs", "base64", "short"];
+pub const REPORTED: [&str; 12] = [
+    "european", "russian", "arabic", "hindi", "japanese", "korean", "emoji", "logs", "base64", "short", LONG,
+    LONG_WHOLE,
+];
+
+/// Long chats, counted by samples as the filter does.
+pub const LONG: &str = "long";
+
+/// The same chats with every byte counted.
+pub const LONG_WHOLE: &str = "long, whole";
 
 /// Texts that weights are fitted to, and texts they are tested with: other files, never the same.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -47,9 +47,10 @@ impl Kind {
         if document.as_object()?.keys().any(|name| name != "pools" && is_plugin_field(name)) {
             return Some(Self::Plugin);
         }
-        // Both have pools; only the sidecar's have workers.
+        // Both have pools; only the sidecar's say where workers are.
         let pools = document.get("pools")?.as_array();
-        let has_workers = pools.into_iter().flatten().any(|pool| pool.get("workers").is_some());
+        let has_workers = |pool: &Value| pool.get("workers").or(pool.get("discover")).is_some();
+        let has_workers = pools.into_iter().flatten().any(has_workers);
         Some(if has_workers { Self::Sidecar } else { Self::Plugin })
     }
 }

@@ -5,18 +5,25 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use reqwest::Url;
+use url::Url;
 
+use super::discover::{self, MetricsPage, RawSource, Role, Source};
 use super::raw::{self, Part, Unknown};
-use super::{Config, ConfigError, Pool, Proxy, Push, Scrape, TokenSource, Worker};
+use super::tls::tls;
+use super::{Config, ConfigError, Pool, Proxy, Push, Scrape, TokenSource, UNIX, Worker, engine, hardware, saturation};
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9090);
 const SCRAPE: Scrape = Scrape {
     interval: Duration::from_millis(100),
     timeout: Duration::from_millis(80),
+    stale_after: Duration::from_millis(500),
     down_after: Duration::from_secs(2),
 };
 const PUSH: Push = Push { heartbeat: Duration::from_secs(1), timeout: Duration::from_secs(1) };
+
+const NO_TEXT: &str = "must be a text: put it in quotes";
+
+const BUSY_HYSTERESIS: f64 = 0.05;
 
 /// Longer is a mistake in writing, and beyond what a clock can add up.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -28,28 +35,37 @@ pub fn check(raw: raw::Config) -> Result<Config, Vec<ConfigError>> {
     let listen = listen(&mut errors, raw.listen);
     let scrape = scrape(&mut errors, raw.scrape);
     let push = push(&mut errors, raw.push);
-    let proxies = proxies(&mut errors, raw.proxies);
+    let api_token = api_token(&mut errors, raw.api);
+    let hardware = hardware::check(&mut errors, "hardware", raw.hardware);
+    // Those that ask are not listed, and show the token of `api`.
+    let nobody_listed = raw.proxies.is_none() && api_token.is_some();
+    let proxies = if nobody_listed { Vec::new() } else { proxies(&mut errors, raw.proxies) };
     let pools = pools(&mut errors, raw.pools);
-    if errors.0.is_empty() { Ok(Config { listen, scrape, push, proxies, pools }) } else { Err(errors.0) }
+    errors.or(Config { listen, scrape, push, api_token, hardware, proxies, pools })
 }
 
 /// The mistakes found so far.
 #[derive(Default)]
-struct Errors(Vec<ConfigError>);
+pub struct Errors(Vec<ConfigError>);
 
 impl Errors {
-    fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+    /// What has been read, unless there is a mistake in it.
+    pub fn or<T>(self, value: T) -> Result<T, Vec<ConfigError>> {
+        if self.0.is_empty() { Ok(value) } else { Err(self.0) }
+    }
+
+    pub fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.0.push(ConfigError::new(path, message));
     }
 
-    fn unknown(&mut self, path: &str, keys: &Unknown) {
+    pub fn unknown(&mut self, path: &str, keys: &Unknown) {
         for key in keys.keys() {
             self.add(join(path, key), "no such field");
         }
     }
 
     /// The value when it is there and of the right kind.
-    fn take<T>(&mut self, path: &str, part: Option<Part<T>>) -> Option<T> {
+    pub fn take<T>(&mut self, path: &str, part: Option<Part<T>>) -> Option<T> {
         match part?.0 {
             Ok(value) => Some(value),
             Err(wrong) => {
@@ -60,7 +76,7 @@ impl Errors {
     }
 
     /// The value, whose absence is a mistake.
-    fn require<T>(&mut self, path: &str, part: Option<Part<T>>) -> Option<T> {
+    pub fn require<T>(&mut self, path: &str, part: Option<Part<T>>) -> Option<T> {
         if part.is_none() {
             self.add(path, "missing");
         }
@@ -68,7 +84,7 @@ impl Errors {
     }
 
     /// The elements of the right kind with their paths; that there is none is a mistake.
-    fn elements<T>(&mut self, path: &str, list: Option<Part<Vec<Part<T>>>>) -> Vec<(String, T)> {
+    pub fn elements<T>(&mut self, path: &str, list: Option<Part<Vec<Part<T>>>>) -> Vec<(String, T)> {
         let Some(list) = self.require(path, list) else { return Vec::new() };
         if list.is_empty() {
             self.add(path, "must not be empty");
@@ -77,7 +93,7 @@ impl Errors {
         elements.filter_map(|(at, part)| part_of(self, format!("{path}[{at}]"), part)).collect()
     }
 
-    fn duration(&mut self, path: &str, part: Option<Part<String>>, default: Duration) -> Duration {
+    pub fn duration(&mut self, path: &str, part: Option<Part<String>>, default: Duration) -> Duration {
         let Some(text) = self.take(path, part) else { return default };
         match humantime::parse_duration(&text) {
             Ok(Duration::ZERO) => self.add(path, "must be longer than zero"),
@@ -89,11 +105,12 @@ impl Errors {
     }
 }
 
-fn part_of<T>(errors: &mut Errors, path: String, part: Part<T>) -> Option<(String, T)> {
+pub fn part_of<T>(errors: &mut Errors, path: String, part: Part<T>) -> Option<(String, T)> {
     errors.take(&path, Some(part)).map(|value| (path, value))
 }
 
-fn join(path: &str, key: &str) -> String {
+/// A path and what stands below it.
+pub fn join(path: &str, key: &str) -> String {
     match (path, key) {
         ("", key) => key.to_owned(),
         (path, "") => path.to_owned(),
@@ -115,6 +132,7 @@ fn scrape(errors: &mut Errors, part: Option<Part<raw::Scrape>>) -> Scrape {
     Scrape {
         interval: errors.duration("scrape.interval", raw.interval, SCRAPE.interval),
         timeout: errors.duration("scrape.timeout", raw.timeout, SCRAPE.timeout),
+        stale_after: errors.duration("scrape.stale_after", raw.stale_after, SCRAPE.stale_after),
         down_after: errors.duration("scrape.down_after", raw.down_after, SCRAPE.down_after),
     }
 }
@@ -128,23 +146,40 @@ fn push(errors: &mut Errors, part: Option<Part<raw::Push>>) -> Push {
     }
 }
 
+fn api_token(errors: &mut Errors, part: Option<Part<raw::Api>>) -> Option<TokenSource> {
+    let raw = errors.take("api", part)?;
+    errors.unknown("api", &raw.unknown);
+    token(errors, "api", raw.token, raw.token_file)
+}
+
 fn proxies(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Proxy>>>>) -> Vec<Proxy> {
     let mut once = Once::default();
     let mut proxies = Vec::new();
     for (path, raw) in errors.elements("proxies", list) {
         errors.unknown(&path, &raw.unknown);
         let url = proxy_url(errors, &join(&path, "url"), raw.url);
+        let is_https = url.as_ref().is_none_or(|url| url.starts_with("https:"));
+        let tls = tls(errors, &join(&path, "tls"), raw.tls, is_https);
         let token = token(errors, &path, raw.token, raw.token_file);
         if let Some(url) = &url {
             once.note(errors, url, &join(&path, "url"));
         }
-        proxies.extend(url.zip(token).map(|(url, token)| Proxy { url, token }));
+        proxies.extend(url.zip(token).map(|(url, token)| Proxy { url, tls, token }));
     }
     proxies
 }
 
 fn proxy_url(errors: &mut Errors, path: &str, part: Option<Part<String>>) -> Option<String> {
     let text = errors.require(path, part)?;
+    if let Some(socket) = text.strip_prefix(UNIX) {
+        if !socket.starts_with('/') {
+            errors.add(
+                path,
+                format!("{text:?} must name a socket by its whole path, such as unix:/run/sluice/control.sock"),
+            );
+        }
+        return Some(text);
+    }
     let url = http_url(errors, path, &text)?;
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
         errors.add(path, format!("{text:?} must end after the port; the path of the view is added to it"));
@@ -153,11 +188,13 @@ fn proxy_url(errors: &mut Errors, path: &str, part: Option<Part<String>>) -> Opt
     Some(url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// A URL that the sidecar can fetch. TLS is left out on purpose: both ends are on a loopback or a private network.
-fn http_url(errors: &mut Errors, path: &str, text: &str) -> Option<Url> {
+/// A URL that the sidecar can fetch.
+pub(super) fn http_url(errors: &mut Errors, path: &str, text: &str) -> Option<Url> {
     let problem = match Url::parse(text) {
         Err(error) => format!("{text:?} is not a URL: {error}"),
-        Ok(url) if url.scheme() != "http" => format!("{text:?} must begin with http://"),
+        Ok(url) if !matches!(url.scheme(), "http" | "https") => {
+            format!("{text:?} must begin with http:// or https://")
+        }
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
             "a URL must not hold a user or a password".to_owned()
         }
@@ -167,7 +204,7 @@ fn http_url(errors: &mut Errors, path: &str, text: &str) -> Option<Url> {
     None
 }
 
-fn token(
+pub(super) fn token(
     errors: &mut Errors,
     path: &str,
     inline: Option<Part<String>>,
@@ -179,9 +216,11 @@ fn token(
     }
     let file = errors.take(&join(path, "token_file"), file).map(|file| TokenSource::File(PathBuf::from(file)));
     let path = join(path, "token");
+    // What was written in its place may be the token without its quotes, so the message must not repeat it.
+    let hidden = inline.map(|part| Part(part.0.map_err(|wrong| raw::Wrong { message: NO_TEXT.into(), ..wrong })));
     let inline = TokenSource::Inline(match file {
         Some(file) => return Some(file),
-        None => errors.take(&path, inline)?,
+        None => errors.take(&path, hidden)?,
     });
     match inline.read() {
         Ok(_) => Some(inline),
@@ -193,7 +232,7 @@ fn token(
 }
 
 fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<Pool> {
-    let (mut names, mut models, mut addresses) = (Once::default(), Once::default(), Once::default());
+    let (mut names, mut models, mut found) = (Once::default(), Once::default(), Found::default());
     let mut pools = Vec::new();
     for (path, raw) in errors.elements("pools", list) {
         errors.unknown(&path, &raw.unknown);
@@ -203,23 +242,48 @@ fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<P
             names.note(errors, name, &join(&path, "name"));
             models.note(errors, model, &join(&path, "model"));
         }
+        let engine = engine::check(errors, &join(&path, "engine"), raw.engine);
         let busy = errors.take(&join(&path, "busy"), raw.busy).unwrap_or_default();
         if let Err(message) = busy.validate() {
             errors.add(join(&path, "busy"), message);
         }
-        let saturation = errors.take(&join(&path, "saturation"), raw.saturation).unwrap_or_default();
-        if let Err(message) = saturation.validate() {
-            errors.add(join(&path, "saturation"), message);
-        }
+        let busy_hysteresis = hysteresis(errors, &join(&path, "busy_hysteresis"), raw.busy_hysteresis);
+        let when_stale = errors.take(&join(&path, "when_stale"), raw.when_stale).unwrap_or_default();
+        let saturation = saturation::saturation(errors, &join(&path, "saturation"), raw.saturation);
+        let dispatch_budget = saturation::dispatch_budget(errors, &join(&path, "dispatch_budget"), raw.dispatch_budget);
         let max_num_batched_tokens = errors.take(&join(&path, "max_num_batched_tokens"), raw.max_num_batched_tokens);
         if max_num_batched_tokens == Some(0) {
             errors.add(join(&path, "max_num_batched_tokens"), "must be at least 1");
         }
-        let workers = workers(errors, &join(&path, "workers"), raw.workers, &mut addresses);
+        let (workers, discover) = members(errors, &path, raw.workers, raw.discover, &mut found);
+        let urls = workers.iter().flat_map(|worker| worker.hardware_url.iter().chain([&worker.metrics_url]));
+        let is_https = urls.into_iter().any(|url| url.starts_with("https:"));
+        let tls = tls(errors, &join(&path, "tls"), raw.tls, is_https);
         let Some((name, model)) = name.zip(model) else { continue };
-        pools.push(Pool { name, model, busy, saturation, max_num_batched_tokens, workers });
+        pools.push(Pool {
+            name,
+            model,
+            engine,
+            busy,
+            busy_hysteresis,
+            when_stale,
+            saturation,
+            dispatch_budget,
+            max_num_batched_tokens,
+            tls,
+            workers,
+            discover,
+        });
     }
     pools
+}
+
+fn hysteresis(errors: &mut Errors, path: &str, part: Option<Part<f64>>) -> f64 {
+    let share = errors.take(path, part).unwrap_or(BUSY_HYSTERESIS);
+    if !(0.0..1.0).contains(&share) {
+        errors.add(path, format!("is {share}; it must be at least 0 and below 1"));
+    }
+    share
 }
 
 fn named(errors: &mut Errors, path: &str, part: Option<Part<String>>, default: Option<&str>) -> Option<String> {
@@ -233,37 +297,84 @@ fn named(errors: &mut Errors, path: &str, part: Option<Part<String>>, default: O
     Some(text)
 }
 
-fn workers(
+/// What no two pools may share.
+#[derive(Default)]
+struct Found {
+    addresses: Once,
+    sources: Once,
+}
+
+fn members(
     errors: &mut Errors,
     path: &str,
-    list: Option<Part<Vec<Part<raw::Worker>>>>,
+    listed: Option<Part<Vec<Part<raw::Worker>>>>,
+    discover: Option<Part<Vec<Part<RawSource>>>>,
+    found: &mut Found,
+) -> (Vec<Worker>, Vec<Source>) {
+    if listed.is_none() && discover.is_none() {
+        errors.add(path, "workers or discover must be set");
+    }
+    let mut parts = Vec::new();
+    if listed.is_some() {
+        parts = errors.elements(&join(path, "workers"), listed);
+    }
+    let workers = workers(errors, parts, &mut found.addresses, &MetricsPage::default(), Role::default());
+    let mut sources = Vec::new();
+    if discover.is_some() {
+        for (path, raw) in errors.elements(&join(path, "discover"), discover) {
+            let Some(source) = discover::source(errors, &path, raw) else { continue };
+            found.sources.note(errors, &source.name(), &path);
+            sources.push(source);
+        }
+    }
+    (workers, sources)
+}
+
+/// The meaning of `parts`, each with its path. `metrics` and `role` hold for workers that do not say them.
+pub fn workers(
+    errors: &mut Errors,
+    parts: Vec<(String, raw::Worker)>,
     addresses: &mut Once,
+    metrics: &MetricsPage,
+    role: Role,
 ) -> Vec<Worker> {
     let mut workers = Vec::new();
-    for (path, raw) in errors.elements(path, list) {
-        let Some(worker) = worker(errors, &path, raw) else { continue };
+    for (path, raw) in parts {
+        let Some(worker) = worker(errors, &path, raw, metrics, role) else { continue };
         addresses.note(errors, &worker.address, &path);
         workers.push(worker);
     }
     workers
 }
 
-fn worker(errors: &mut Errors, path: &str, raw: raw::Worker) -> Option<Worker> {
-    let (address, metrics_url, draining) = match raw {
-        raw::Worker::Address(address) => (address_of(errors, path, address), None, None),
-        raw::Worker::Object(object) => {
-            errors.unknown(path, &object.unknown);
-            let at = join(path, "address");
-            let address = errors.require(&at, object.address).and_then(|address| address_of(errors, &at, address));
-            let metrics_url = errors.take(&join(path, "metrics_url"), object.metrics_url);
-            (address, metrics_url, errors.take(&join(path, "draining"), object.draining))
+fn worker(
+    errors: &mut Errors,
+    path: &str,
+    raw: raw::Worker,
+    metrics: &MetricsPage,
+    role_of_all: Role,
+) -> Option<Worker> {
+    let object = match raw {
+        raw::Worker::Address(address) => {
+            let address = address_of(errors, path, address)?;
+            let metrics_url = metrics.url(&address);
+            return Some(Worker { address, metrics_url, hardware_url: None, draining: false, role: role_of_all });
         }
+        raw::Worker::Object(object) => object,
     };
-    let metrics_url = match metrics_url {
+    errors.unknown(path, &object.unknown);
+    let at = join(path, "address");
+    let address = errors.require(&at, object.address).and_then(|address| address_of(errors, &at, address));
+    let draining = errors.take(&join(path, "draining"), object.draining).unwrap_or(false);
+    let role = errors.take(&join(path, "role"), object.role).unwrap_or(role_of_all);
+    let metrics_url = match errors.take(&join(path, "metrics_url"), object.metrics_url) {
         Some(url) => http_url(errors, &join(path, "metrics_url"), &url).map(String::from),
-        None => address.as_ref().map(|address| format!("http://{address}/metrics")),
+        None => address.as_ref().map(|address| metrics.url(address)),
     };
-    Some(Worker { address: address?, metrics_url: metrics_url?, draining: draining.unwrap_or(false) })
+    let at = join(path, "hardware_url");
+    let hardware_url = errors.take(&at, object.hardware_url).and_then(|url| http_url(errors, &at, &url));
+    let hardware_url = hardware_url.map(String::from);
+    Some(Worker { address: address?, metrics_url: metrics_url?, hardware_url, draining, role })
 }
 
 fn address_of(errors: &mut Errors, path: &str, text: String) -> Option<String> {
@@ -286,7 +397,7 @@ fn is_host_and_port(text: &str) -> bool {
 
 /// Where each value was first seen.
 #[derive(Default)]
-struct Once(BTreeMap<String, String>);
+pub struct Once(BTreeMap<String, String>);
 
 impl Once {
     fn note(&mut self, errors: &mut Errors, value: &str, path: &str) {

@@ -5,10 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use admission_core::saturation::{BusyThresholds, UtilizationThresholds};
+use admission_core::saturation::BusyThresholds;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_norway::Value;
+
+use super::WhenStale;
+use super::discover::{RawSource, Role};
+use super::saturation::{RawDispatchBudget, RawSaturation};
+use super::tls::RawTls;
+use super::{engine, hardware};
 
 /// Keys that mean nothing.
 pub type Unknown = BTreeMap<String, Value>;
@@ -40,6 +46,8 @@ pub struct Config {
     pub listen: Option<Part<String>>,
     pub scrape: Option<Part<Scrape>>,
     pub push: Option<Part<Push>>,
+    pub api: Option<Part<Api>>,
+    pub hardware: Option<Part<hardware::Raw>>,
     pub proxies: Option<Part<Vec<Part<Proxy>>>>,
     pub pools: Option<Part<Vec<Part<Pool>>>>,
     #[serde(flatten)]
@@ -50,6 +58,7 @@ pub struct Config {
 pub struct Scrape {
     pub interval: Option<Part<String>>,
     pub timeout: Option<Part<String>>,
+    pub stale_after: Option<Part<String>>,
     pub down_after: Option<Part<String>>,
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -64,8 +73,17 @@ pub struct Push {
 }
 
 #[derive(Debug, Deserialize)]
+pub struct Api {
+    pub token: Option<Part<String>>,
+    pub token_file: Option<Part<String>>,
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+#[derive(Debug, Deserialize)]
 pub struct Proxy {
     pub url: Option<Part<String>>,
+    pub tls: Option<Part<RawTls>>,
     pub token: Option<Part<String>>,
     pub token_file: Option<Part<String>>,
     #[serde(flatten)]
@@ -76,10 +94,16 @@ pub struct Proxy {
 pub struct Pool {
     pub name: Option<Part<String>>,
     pub model: Option<Part<String>>,
+    pub engine: Option<Part<engine::Raw>>,
     pub busy: Option<Part<BusyThresholds>>,
-    pub saturation: Option<Part<UtilizationThresholds>>,
+    pub busy_hysteresis: Option<Part<f64>>,
+    pub when_stale: Option<Part<WhenStale>>,
+    pub saturation: Option<Part<RawSaturation>>,
+    pub dispatch_budget: Option<Part<RawDispatchBudget>>,
     pub max_num_batched_tokens: Option<Part<u64>>,
+    pub tls: Option<Part<RawTls>>,
     pub workers: Option<Part<Vec<Part<Worker>>>>,
+    pub discover: Option<Part<Vec<Part<RawSource>>>>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -89,14 +113,16 @@ pub struct Pool {
 #[serde(untagged, expecting = "a worker is host:port or an object with `address`")]
 pub enum Worker {
     Address(String),
-    Object(WorkerObject),
+    Object(Box<WorkerObject>),
 }
 
 #[derive(Debug, Deserialize)]
 pub struct WorkerObject {
     pub address: Option<Part<String>>,
     pub metrics_url: Option<Part<String>>,
+    pub hardware_url: Option<Part<String>>,
     pub draining: Option<Part<bool>>,
+    pub role: Option<Part<Role>>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }

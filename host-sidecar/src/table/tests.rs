@@ -1,14 +1,15 @@
+use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState};
+
 use super::*;
+use crate::config::Config;
+use crate::discovery::{Condition, LookError};
+use crate::engines::Engine;
+use crate::reading::Limits;
 
 const DOWN_AFTER: Duration = ms(2_000);
-
-const fn ms(count: u64) -> Duration {
-    Duration::from_millis(count)
-}
-
-fn pools() -> Vec<config::Pool> {
-    let text = r#"
+const CONFIG: &str = r#"
 proxies: [{url: "http://p:1", token: t}]
+scrape: {stale_after: 1s, down_after: 2s}
 pools:
 - name: a
   model: model-a
@@ -17,209 +18,468 @@ pools:
   workers: ["a1:1", "a2:1"]
 - {name: b, workers: [{address: "b1:1", draining: true}]}
 "#;
-    config::Config::parse(text).unwrap().pools
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
 }
 
-fn table() -> Table {
-    Table::new(&pools(), 2, DOWN_AFTER)
+/// A table with two proxies.
+struct Setting {
+    table: Table,
+    proxies: [ProxyId; 2],
 }
 
-fn rank(used: u64) -> Vec<RankReport> {
-    vec![RankReport { kv_used_blocks: Some(used), kv_total_blocks: Some(100), ..RankReport::default() }]
+fn setting_of(text: &str) -> Setting {
+    let mut table = Table::new(&Config::parse(text).unwrap());
+    let proxies = ["p1", "p2"].map(|name| table.register(name, Way::Pushed));
+    Setting { table, proxies }
 }
 
-/// A good scrape that takes no time.
-fn scrape(table: &mut Table, worker: usize, used: u64, at: Duration) {
-    table.end_scrape(table.begin_scrape(worker, at), Some(rank(used)), at);
+fn setting() -> Setting {
+    setting_of(CONFIG)
 }
 
-fn fail(table: &mut Table, worker: usize, at: Duration) {
-    table.end_scrape(table.begin_scrape(worker, at), None, at);
+fn rank(used: u64) -> RankReport {
+    RankReport { waiting: Some(0), kv_used_blocks: Some(used), kv_total_blocks: Some(100), ..RankReport::default() }
 }
 
-fn worker(table: &Table, pool: &str, at: usize, now: Duration) -> WorkerReport {
-    table.reports(0, now)[pool].workers[at].clone()
+fn reading(ranks: Vec<RankReport>) -> Reading {
+    Reading { engine: Engine::Vllm, ranks, limits: Limits::default(), hardware: Vec::new() }
 }
 
-fn admitted(requests: u64) -> Admitted {
-    Admitted { requests, blocks: requests * 10 }
+fn member(address: &str) -> Member {
+    Member {
+        address: address.into(),
+        condition: Condition::Ready,
+        metrics_url: format!("http://{address}/metrics"),
+        hardware_url: None,
+        role: Role::Both,
+    }
 }
 
-fn answer(requests: u64) -> ViewAnswer {
-    ViewAnswer { epoch: 1, generation: 1, admitted: [("a".into(), admitted(requests))].into() }
+fn found(members: &[Member]) -> Found {
+    Found { members: Some(members.to_vec()), error: None }
 }
 
-fn credit(table: &Table, proxy: usize, now: Duration) -> u64 {
-    table.reports(proxy, now)["a"].admitted.requests
+impl Setting {
+    fn id(&self, address: &str) -> WorkerId {
+        self.table.targets().find(|target| &*target.worker.address == address).unwrap().worker
+    }
+
+    fn begin(&self, address: &str, at: Duration) -> Scrape {
+        self.table.begin_scrape(&self.id(address), at).unwrap()
+    }
+
+    /// A good scrape that takes no time.
+    fn scrape(&mut self, address: &str, used: u64, at: Duration) {
+        self.table.end_scrape(self.begin(address, at), Ok(reading(vec![rank(used)])), at);
+    }
+
+    fn fail(&mut self, address: &str, at: Duration) {
+        self.table.end_scrape(self.begin(address, at), Err("timeout"), at);
+    }
+
+    fn settle(&mut self) {
+        for address in ["a1:1", "a2:1", "b1:1"] {
+            self.scrape(address, 1, ms(0));
+        }
+    }
+
+    fn pool(&self, name: &str, now: Duration) -> PoolReport {
+        self.table.rows(now).find(|row| row.name == name).unwrap().report
+    }
+
+    fn worker(&self, address: &str, now: Duration) -> WorkerReport {
+        let workers = self.table.rows(now).flat_map(|row| row.report.workers).collect::<Vec<_>>();
+        workers.into_iter().find(|worker| worker.address == address).unwrap()
+    }
+
+    fn taken(&mut self, proxy: usize, requests: u64, at: Duration) {
+        let admitted = Admitted { requests, blocks: requests * 10 };
+        let answer = ViewAnswer { admitted: [("a".into(), admitted)].into(), ..ViewAnswer::default() };
+        self.table.said(self.proxies[proxy], &answer, at, true);
+    }
+
+    fn credit(&self, proxy: usize, now: Duration) -> u64 {
+        self.table.reports(self.proxies[proxy], now)["a"].admitted.requests
+    }
 }
 
 #[test]
-fn a_worker_never_scraped_is_down_and_untried() {
-    let mut table = table();
-    assert_eq!(table.untried().collect::<Vec<_>>(), ["a1:1", "a2:1", "b1:1"]);
-    fail(&mut table, 0, ms(10));
-    assert_eq!(table.untried().count(), 2);
-    let report = worker(&table, "a", 0, ms(10));
+fn nothing_is_told_of_a_pool_until_all_its_workers_have_been_tried() {
+    let mut setting = setting();
+    let told = |setting: &Setting| setting.table.reports(setting.proxies[0], ms(10)).into_keys().collect::<Vec<_>>();
+    assert!(told(&setting).is_empty() && !setting.table.has_settled());
+    assert_eq!(setting.table.unsettled().next().unwrap(), "pool a: worker a1:1 has not been scraped yet");
+    setting.scrape("b1:1", 1, ms(0));
+    assert_eq!(told(&setting), ["b"]);
+    setting.fail("a1:1", ms(10));
+    setting.fail("a2:1", ms(10));
+    assert_eq!(told(&setting), ["a", "b"], "a bad try is a try");
+    assert_eq!(setting.table.unsettled().count(), 0);
+    let report = setting.worker("a1:1", ms(10));
     assert_eq!((report.state, report.busy, report.ranks.len()), (WorkerState::Down, false, 0));
+    assert_eq!(report.cause.as_deref(), Some("timeout"));
 }
 
 #[test]
 fn failed_scrapes_keep_the_last_good_numbers_until_patience_ends() {
-    let mut table = table();
-    scrape(&mut table, 0, 40, ms(100));
-    let before = table.revision();
-    fail(&mut table, 0, ms(2_099));
-    let report = worker(&table, "a", 0, ms(2_099));
-    assert_eq!((report.state, report.scraped_ms_ago), (WorkerState::Up, 1_999));
-    assert_eq!(report.ranks, rank(40));
-    assert_eq!(table.revision(), before, "an older number is no news");
-    fail(&mut table, 0, ms(2_100));
-    assert_eq!(worker(&table, "a", 0, ms(2_100)).state, WorkerState::Down);
-    assert_eq!(table.revision().states, before.states + 1);
-    scrape(&mut table, 0, 41, ms(2_200));
-    assert_eq!(worker(&table, "a", 0, ms(2_200)).state, WorkerState::Up, "one good scrape is enough");
+    let mut setting = setting();
+    setting.settle();
+    setting.scrape("a1:1", 40, ms(100));
+    let before = setting.table.revision();
+    setting.fail("a1:1", ms(1_099));
+    assert_eq!(setting.table.revision(), before, "an older number is no news");
+    let report = setting.worker("a1:1", ms(2_099));
+    assert_eq!(
+        (report.state, report.scraped_ms_ago, report.cause.as_deref()),
+        (WorkerState::Up, 1_999, Some("timeout"))
+    );
+    assert_eq!(report.ranks, [rank(40)]);
+    setting.fail("a1:1", ms(2_100));
+    assert_eq!(setting.worker("a1:1", ms(2_100)).state, WorkerState::Down);
+    assert_eq!(setting.table.revision().states, before.states + 1);
+    setting.scrape("a1:1", 41, ms(2_200));
+    let report = setting.worker("a1:1", ms(2_200));
+    assert_eq!((report.state, report.cause), (WorkerState::Up, None), "one good scrape is enough");
+}
+
+#[test]
+fn stale_numbers_are_held_or_count_as_full_as_configured() {
+    let full = CONFIG.replace("model: model-a", "when_stale: full");
+    for (text, saturation, busy) in [(CONFIG, 0.5, false), (full.as_str(), 0.75, true)] {
+        let mut setting = setting_of(text);
+        setting.scrape("a1:1", 25, ms(0));
+        setting.scrape("a2:1", 25, ms(500));
+        assert_eq!(setting.pool("a", ms(999)).saturation, Some(0.5));
+        let stale = setting.pool("a", ms(1_000));
+        assert_eq!(stale.saturation, Some(saturation), "{text}");
+        assert_eq!(stale.workers.iter().map(|worker| worker.busy).collect::<Vec<_>>(), [busy, false]);
+        assert_eq!(stale.workers[0].state, WorkerState::Up, "stale is not down");
+    }
 }
 
 #[test]
 fn the_age_counts_from_the_begin_of_the_scrape() {
-    let mut table = table();
-    let begun = table.begin_scrape(0, ms(100));
-    table.end_scrape(begun, Some(rank(1)), ms(180));
-    assert_eq!(worker(&table, "a", 0, ms(200)).scraped_ms_ago, 100);
+    let mut setting = setting();
+    let begun = setting.begin("a1:1", ms(100));
+    setting.table.end_scrape(begun, Ok(reading(vec![rank(1)])), ms(180));
+    assert_eq!(setting.worker("a1:1", ms(200)).scraped_ms_ago, 100);
 }
 
 #[test]
 fn states_and_numbers_are_counted_apart() {
-    let mut table = table();
-    scrape(&mut table, 0, 10, ms(0));
-    let up = table.revision();
-    assert_eq!(up, Revision { states: 1, numbers: 1 });
-    scrape(&mut table, 0, 10, ms(100));
-    assert_eq!(table.revision(), up, "the same page again");
-    scrape(&mut table, 0, 85, ms(200));
-    assert_eq!(table.revision(), Revision { states: 1, numbers: 2 }, "exactly at the threshold is free");
-    scrape(&mut table, 0, 86, ms(300));
-    assert_eq!(table.revision(), Revision { states: 2, numbers: 3 });
-    assert!(worker(&table, "a", 0, ms(300)).busy);
+    let mut setting = setting();
+    setting.settle();
+    let up = setting.table.revision();
+    setting.scrape("a1:1", 1, ms(100));
+    assert_eq!(setting.table.revision(), up, "the same page again");
+    setting.scrape("a1:1", 85, ms(200));
+    assert_eq!(setting.table.revision(), Revision { numbers: up.numbers + 1, ..up }, "at the threshold is free");
+    setting.scrape("a1:1", 86, ms(300));
+    let busy = Revision { states: up.states + 1, numbers: up.numbers + 2, ..up };
+    assert_eq!(setting.table.revision(), busy);
+    assert!(setting.worker("a1:1", ms(300)).busy);
+}
+
+#[test]
+fn a_busy_worker_stays_so_until_it_is_clearly_below_its_threshold() {
+    let mut setting = setting();
+    setting.settle();
+    setting.scrape("a1:1", 86, ms(100));
+    let busy = setting.table.revision().states;
+    // Free again at 0.85 × (1 − 0.05) = 0.8075.
+    for (at, used) in [(200, 85), (300, 86), (400, 81)] {
+        setting.scrape("a1:1", used, ms(at));
+        assert!(setting.worker("a1:1", ms(at)).busy, "{used}");
+    }
+    assert_eq!(setting.table.revision().states, busy, "it does not flap");
+    setting.scrape("a1:1", 80, ms(500));
+    assert!(!setting.worker("a1:1", ms(500)).busy);
 }
 
 #[test]
 fn saturation_is_that_of_the_live_workers() {
-    let mut table = table();
-    let of = |table: &Table, pool: &str, now| table.reports(0, now)[pool].saturation;
-    assert_eq!(of(&table, "a", ms(0)), Some(1.0), "no worker is live");
-    scrape(&mut table, 0, 25, ms(0));
-    assert_eq!(of(&table, "a", ms(0)), Some(0.5), "0.25 used at the pool's own 0.5");
-    scrape(&mut table, 1, 75, ms(100));
-    assert_eq!(of(&table, "a", ms(100)), Some(1.0), "0.5 and 1.5");
-    assert_eq!(of(&table, "a", DOWN_AFTER), Some(1.5), "the first is down");
-    scrape(&mut table, 2, 0, ms(100));
-    assert_eq!(of(&table, "b", ms(100)), Some(1.0), "one that drains takes nothing, however empty it is");
-    assert_eq!(table.saturations(DOWN_AFTER).collect::<Vec<_>>(), [("a", 1.5), ("b", 1.0)]);
+    let mut setting = setting();
+    let of = |setting: &Setting, pool: &str, now| setting.pool(pool, now).saturation;
+    assert_eq!(of(&setting, "a", ms(0)), Some(1.0), "no worker is live");
+    setting.scrape("a1:1", 25, ms(0));
+    assert_eq!(of(&setting, "a", ms(0)), Some(0.5), "0.25 used at the pool's own 0.5");
+    setting.scrape("a2:1", 75, ms(100));
+    assert_eq!(of(&setting, "a", ms(100)), Some(1.0), "0.5 and 1.5");
+    assert_eq!(of(&setting, "a", DOWN_AFTER), Some(1.5), "the first is down");
+    setting.scrape("b1:1", 0, ms(100));
+    assert_eq!(of(&setting, "b", ms(100)), Some(1.0), "one that drains takes nothing, however empty it is");
 }
 
 #[test]
-fn saturation_alone_is_news() {
-    let mut table = table();
-    scrape(&mut table, 0, 25, ms(0));
-    scrape(&mut table, 1, 75, ms(1_900));
-    let before = table.revision();
-    scrape(&mut table, 1, 75, DOWN_AFTER);
-    let after = Revision { numbers: before.numbers + 1, ..before };
-    assert_eq!(table.revision(), after, "the other worker has gone, though no scrape of it has ended yet");
-    scrape(&mut table, 1, 75, ms(2_100));
-    assert_eq!(table.revision(), after, "once");
-    scrape(&mut table, 1, 50, ms(2_200));
-    assert_eq!(table.revision(), Revision { numbers: after.numbers + 1, ..after }, "once with the ranks that cause it");
-    scrape(&mut table, 1, 50, ms(2_300));
-    assert_eq!(table.revision().numbers, after.numbers + 1, "and it is noted then");
+fn a_worker_beyond_its_headroom_is_spared_while_another_takes_more() {
+    let mut setting = setting_of(&CONFIG.replace("0.5}", "0.5, headroom: 0.2}"));
+    let busy = |setting: &Setting| setting.pool("a", ms(0)).workers.iter().map(|one| one.busy).collect::<Vec<_>>();
+    setting.scrape("a1:1", 59, ms(0));
+    setting.scrape("a2:1", 10, ms(0));
+    assert_eq!(busy(&setting), [false, false], "1.18 is below 1.2");
+    setting.scrape("a1:1", 60, ms(0));
+    assert_eq!(busy(&setting), [true, false]);
+    setting.scrape("a2:1", 70, ms(0));
+    assert_eq!(busy(&setting), [false, false], "when all are beyond it none is spared");
+    setting.scrape("a2:1", 90, ms(0));
+    assert_eq!(busy(&setting), [false, true], "but what is busy by the busy rule stays so");
 }
 
 #[test]
 fn a_draining_worker_drains_while_it_answers() {
-    let mut table = table();
-    scrape(&mut table, 2, 1, ms(0));
-    assert_eq!(worker(&table, "b", 0, ms(0)).state, WorkerState::Draining);
-    assert_eq!(worker(&table, "b", 0, DOWN_AFTER).state, WorkerState::Down);
+    let mut setting = setting();
+    setting.scrape("b1:1", 1, ms(0));
+    assert_eq!(setting.worker("b1:1", ms(0)).state, WorkerState::Draining);
+    assert_eq!(setting.worker("b1:1", DOWN_AFTER).state, WorkerState::Down);
+}
+
+const FOUND: &str = r#"
+proxies: [{url: "http://p:1", token: t}]
+pools: [{name: a, workers: ["a1:1"], discover: [{file: {path: /w}}]}]
+"#;
+
+#[test]
+fn workers_come_and_go_as_their_source_says() {
+    let mut setting = setting_of(FOUND);
+    let addresses =
+        |setting: &Setting| setting.table.targets().map(|target| target.worker.address.to_string()).collect::<Vec<_>>();
+    setting.scrape("a1:1", 1, ms(0));
+    assert_eq!(
+        setting.table.unsettled().collect::<Vec<_>>(),
+        ["pool a: file:/w has not said yet which workers there are"]
+    );
+    let error = Some(LookError::Timeout);
+    setting.table.found("a", "file:/w", Found { members: None, error: error.clone() });
+    assert!(!setting.table.has_settled(), "that it cannot say is no word");
+
+    let before = setting.table.revision();
+    setting.table.found("a", "file:/w", found(&[member("f1:1"), member("f2:1")]));
+    assert_eq!(addresses(&setting), ["a1:1", "f1:1", "f2:1"]);
+    assert_eq!(setting.table.revision().targets, before.targets + 1);
+    assert_eq!(setting.pool("a", ms(0)).workers.len(), 1, "of the others nothing has been measured");
+    setting.scrape("f1:1", 1, ms(0));
+    setting.scrape("f2:1", 1, ms(0));
+    assert!(setting.table.has_settled());
+
+    let kept = setting.id("f1:1");
+    setting.table.found("a", "file:/w", Found { members: None, error });
+    assert_eq!(addresses(&setting).len(), 3, "the last word stands");
+    let draining = Member { condition: Condition::Draining, ..member("f1:1") };
+    let not_ready = Member { condition: Condition::NotReady, ..member("f2:1") };
+    setting.table.found("a", "file:/w", found(&[draining, not_ready]));
+    assert_eq!(setting.id("f1:1"), kept, "it is the same worker");
+    assert_eq!(setting.worker("f1:1", ms(0)).state, WorkerState::Draining);
+    assert_eq!(setting.worker("f2:1", ms(0)).state, WorkerState::Down, "however well it answers");
+
+    let begun = setting.begin("f1:1", ms(10));
+    setting.table.found("a", "file:/w", found(&[]));
+    assert_eq!(addresses(&setting), ["a1:1"]);
+    setting.table.end_scrape(begun, Ok(reading(vec![rank(9)])), ms(20));
+    setting.table.found("a", "file:/w", found(&[member("f1:1")]));
+    assert_ne!(setting.id("f1:1"), kept, "one that comes again is another");
+    assert!(setting.table.begin_scrape(&kept, ms(30)).is_none());
 }
 
 #[test]
-fn the_credit_is_what_was_known_when_the_oldest_scrape_began() {
-    let mut table = table();
-    table.taken(0, &answer(5), ms(0));
-    assert_eq!(credit(&table, 0, ms(0)), 5, "with no live worker the latest is named");
-    let early = table.begin_scrape(0, ms(10));
-    table.taken(0, &answer(9), ms(20));
-    scrape(&mut table, 1, 1, ms(30));
-    assert_eq!(credit(&table, 0, ms(30)), 9);
-    table.end_scrape(early, Some(rank(1)), ms(40));
-    assert_eq!(credit(&table, 0, ms(40)), 5, "worker 0 was scraped before the answer");
-    assert_eq!(credit(&table, 1, ms(40)), 0, "the other proxy has answered nothing");
-    scrape(&mut table, 0, 1, ms(50));
-    assert_eq!(credit(&table, 0, ms(50)), 9);
+fn what_is_listed_goes_before_what_is_found_at_the_same_address() {
+    let mut setting = setting_of(FOUND);
+    setting.table.found("a", "file:/w", found(&[Member { condition: Condition::Draining, ..member("a1:1") }]));
+    setting.scrape("a1:1", 1, ms(0));
+    assert_eq!(setting.worker("a1:1", ms(0)).state, WorkerState::Up);
 }
 
 #[test]
-fn a_dead_worker_does_not_hold_the_credit_back() {
-    let mut table = table();
-    table.taken(0, &answer(5), ms(0));
-    scrape(&mut table, 0, 1, ms(0));
-    table.taken(0, &answer(50), ms(10));
-    scrape(&mut table, 1, 1, ms(1_000));
-    assert_eq!(credit(&table, 0, ms(1_000)), 5);
-    assert_eq!(credit(&table, 0, ms(2_000)), 50);
-}
-
-#[test]
-fn a_new_credit_is_news() {
-    let mut table = table();
-    scrape(&mut table, 0, 1, ms(0));
-    table.taken(0, &answer(5), ms(10));
-    let before = table.revision();
-    scrape(&mut table, 0, 1, ms(100));
-    assert_eq!(table.revision().numbers, before.numbers + 1);
-}
-
-#[test]
-fn a_restarted_proxy_loses_the_credit_of_the_one_before() {
-    let mut table = table();
-    table.taken(0, &answer(1_000), ms(0));
-    scrape(&mut table, 0, 1, ms(10));
-    assert_eq!(credit(&table, 0, ms(10)), 1_000);
-    let before = table.revision();
-    table.taken(0, &answer(3), ms(20));
-    assert_eq!(credit(&table, 0, ms(20)), 0, "the sample is older than anything known of the new one");
-    assert!(table.revision().states > before.states, "and that is told at once");
-    scrape(&mut table, 0, 1, ms(30));
-    assert_eq!(credit(&table, 0, ms(30)), 3);
-}
-
-#[test]
-fn thresholds_count_at_once_by_the_last_samples() {
-    let mut table = table();
-    scrape(&mut table, 0, 50, ms(0));
-    let before = table.revision().states;
+fn another_configuration_keeps_what_is_known_of_what_stays() {
+    let mut setting = setting();
+    setting.settle();
+    setting.taken(0, 5, ms(0));
+    let kept = setting.id("a1:1");
     let set = ThresholdRequest {
         model: "model-a".into(),
         active_decode_blocks_threshold: Some(0.4),
         ..ThresholdRequest::default()
     };
-    let now = table.request_thresholds(&set, ms(1)).unwrap();
+    setting.table.request_thresholds(&set, ms(0)).unwrap();
+    let other = CONFIG.replace(r#""a2:1"]"#, r#""a3:1"]"#).replace("- {name: b", "- {name: c");
+    setting.table.configure(&Config::parse(&other).unwrap());
+    assert_eq!(setting.id("a1:1"), kept);
+    let told = setting.table.reports(setting.proxies[0], ms(1));
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["a"], "nothing is known of pool c");
+    assert_eq!(told["a"].workers.len(), 1, "nor of a3");
+    assert_eq!(
+        setting.table.thresholds()[0].thresholds.active_decode_blocks_threshold,
+        Some(0.4),
+        "as set at run time"
+    );
+    let third = other.replace("0.85", "0.9");
+    setting.table.configure(&Config::parse(&third).unwrap());
+    assert_eq!(setting.table.thresholds()[0].thresholds.active_decode_blocks_threshold, Some(0.9), "a new word counts");
+}
+
+#[test]
+fn nobody_goes_while_a_new_source_has_not_spoken() {
+    let mut setting = setting();
+    setting.settle();
+    let moved = CONFIG.replace(r#"workers: ["a1:1", "a2:1"]"#, "discover: [{file: {path: /w}}]");
+    setting.table.configure(&Config::parse(&moved).unwrap());
+    let told = |setting: &Setting| {
+        let workers = setting.pool("a", ms(0)).workers;
+        workers.into_iter().map(|worker| worker.address).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&setting), ["a1:1", "a2:1"], "the pool is not told empty");
+    let kept = setting.id("a2:1");
+    setting.table.found("a", "file:/w", found(&[member("a2:1")]));
+    assert_eq!(told(&setting), ["a2:1"]);
+    assert_eq!(setting.id("a2:1"), kept, "and what stays is the same worker");
+}
+
+#[test]
+fn headroom_leaves_somebody_in_each_stage() {
+    let text = CONFIG
+        .replace("0.5}", "0.5, headroom: 0.2}")
+        .replace(r#"["a1:1", "a2:1"]"#, "[{address: 'a1:1', role: prefill}, {address: 'a2:1', role: decode}]");
+    let mut setting = setting_of(&text);
+    setting.scrape("a1:1", 1, ms(0));
+    setting.scrape("a2:1", 70, ms(0));
+    let busy = setting.pool("a", ms(0)).workers.into_iter().map(|one| one.busy).collect::<Vec<_>>();
+    assert_eq!(busy, [false, false], "an idle worker that reads prompts is no use without one that decodes");
+}
+
+#[test]
+fn a_scrape_that_began_before_a_proxy_restarted_brings_no_credit_back() {
+    let mut setting = setting();
+    setting.settle();
+    setting.taken(0, 1_000, ms(0));
+    let early = setting.begin("a1:1", ms(5));
+    setting.taken(0, 3, ms(10));
+    setting.scrape("a2:1", 1, ms(15));
+    setting.table.end_scrape(early, Ok(reading(vec![rank(1)])), ms(20));
+    assert_eq!(setting.credit(0, ms(20)), 0);
+}
+
+#[test]
+fn a_dispatch_budget_comes_from_the_first_source_that_knows() {
+    let budget = "dispatch_budget: {max_concurrency: 10, prometheus: {url: 'http://q', query: q}}, workers:";
+    let mut setting = setting_of(&FOUND.replace("workers:", budget).replace(", discover: [{file: {path: /w}}]", ""));
+    let of = |setting: &Setting| setting.pool("a", ms(0)).dispatch_budget;
+    assert_eq!(of(&setting), Some(0.0), "nobody knows");
+    let ranks = vec![RankReport { running: Some(4), waiting: Some(3), ..RankReport::default() }];
+    setting.table.end_scrape(setting.begin("a1:1", ms(0)), Ok(reading(ranks)), ms(0));
+    assert_eq!(of(&setting), Some(0.7), "3 of 10 wait in the worker");
+    let answer = ViewAnswer { queued: [("a".into(), 1)].into(), ..ViewAnswer::default() };
+    setting.table.said(setting.proxies[0], &answer, ms(0), true);
+    assert_eq!(of(&setting), Some(0.9), "1 of 10 waits in the only proxy that was heard");
+    setting.table.said(setting.proxies[1], &answer, ms(0), true);
+    assert_eq!(of(&setting), Some(0.8), "1 of 10 waits in each of the two proxies");
+    let before = setting.table.revision().numbers;
+    setting.table.saw_budget("a", Some(0.25));
+    assert_eq!(of(&setting), Some(0.25));
+    assert_eq!(setting.table.revision().numbers, before + 1);
+    setting.table.saw_budget("a", None);
+    assert_eq!(of(&setting), Some(0.8));
+    let later = |setting: &Setting, at| setting.table.rows(ms(at)).next().unwrap().queued;
+    setting.table.said(setting.proxies[1], &answer, ms(5_000), false);
+    assert_eq!((later(&setting, 9_999), later(&setting, 10_000)), (Some(2), Some(1)), "who is silent holds nothing");
+    setting.table.said(setting.proxies[0], &ViewAnswer::default(), ms(10_000), false);
+    assert_eq!(later(&setting, 10_000), Some(1), "who does not name the pool has none waiting for it");
+    setting.table.forget(setting.proxies[1]);
+    assert_eq!(later(&setting, 10_000), Some(0), "nor does who has gone");
+}
+
+#[test]
+fn the_credit_is_what_was_known_when_the_oldest_scrape_began() {
+    let mut setting = setting();
+    setting.settle();
+    setting.taken(0, 5, ms(0));
+    setting.scrape("a2:1", 1, ms(5));
+    let early = setting.begin("a1:1", ms(10));
+    setting.taken(0, 9, ms(20));
+    setting.scrape("a2:1", 1, ms(30));
+    setting.table.end_scrape(early, Ok(reading(vec![rank(1)])), ms(40));
+    assert_eq!(setting.credit(0, ms(40)), 5, "a1 was scraped before the answer");
+    assert_eq!(setting.credit(1, ms(40)), 0, "the other proxy has answered nothing");
+    setting.scrape("a1:1", 1, ms(50));
+    assert_eq!(setting.credit(0, ms(50)), 9);
+}
+
+#[test]
+fn with_no_live_worker_the_latest_credit_is_named() {
+    let mut setting = setting();
+    setting.settle();
+    setting.taken(0, 5, ms(0));
+    assert_eq!(setting.credit(0, ms(0)), 0, "the samples are older");
+    assert_eq!(setting.credit(0, DOWN_AFTER), 5);
+}
+
+#[test]
+fn a_dead_worker_does_not_hold_the_credit_back() {
+    let mut setting = setting();
+    setting.settle();
+    setting.taken(0, 5, ms(0));
+    setting.scrape("a1:1", 1, ms(0));
+    setting.taken(0, 50, ms(10));
+    setting.scrape("a2:1", 1, ms(1_000));
+    assert_eq!(setting.credit(0, ms(1_000)), 5);
+    assert_eq!(setting.credit(0, ms(2_000)), 50);
+}
+
+#[test]
+fn a_new_credit_is_news() {
+    let mut setting = setting();
+    setting.settle();
+    setting.taken(0, 5, ms(10));
+    let before = setting.table.revision();
+    setting.scrape("a1:1", 1, ms(100));
+    assert_eq!(setting.table.revision().numbers, before.numbers + 1);
+}
+
+#[test]
+fn a_restarted_proxy_loses_the_credit_of_the_one_before() {
+    let mut setting = setting();
+    setting.settle();
+    setting.taken(0, 1_000, ms(0));
+    setting.scrape("a1:1", 1, ms(10));
+    setting.scrape("a2:1", 1, ms(10));
+    assert_eq!(setting.credit(0, ms(10)), 1_000);
+    let before = setting.table.revision();
+    setting.taken(0, 3, ms(20));
+    assert_eq!(setting.credit(0, ms(20)), 0, "the samples are older than anything known of the new one");
+    assert!(setting.table.revision().states > before.states, "and that is told at once");
+    setting.scrape("a1:1", 1, ms(30));
+    setting.scrape("a2:1", 1, ms(30));
+    assert_eq!(setting.credit(0, ms(30)), 3);
+}
+
+#[test]
+fn thresholds_count_at_once_by_the_last_samples() {
+    let mut setting = setting();
+    setting.settle();
+    setting.scrape("a1:1", 50, ms(0));
+    let before = setting.table.revision().states;
+    let set = ThresholdRequest {
+        model: "model-a".into(),
+        active_decode_blocks_threshold: Some(0.4),
+        ..ThresholdRequest::default()
+    };
+    let now = setting.table.request_thresholds(&set, ms(1)).unwrap();
     assert_eq!(now.thresholds.active_decode_blocks_threshold, Some(0.4));
-    assert!(worker(&table, "a", 0, ms(1)).busy);
-    assert_eq!(table.revision().states, before + 1);
+    assert!(setting.worker("a1:1", ms(1)).busy);
+    assert_eq!(setting.table.revision().states, before + 1);
     let wrong = ThresholdRequest { active_decode_blocks_threshold: Some(2.0), ..set };
-    assert!(matches!(table.request_thresholds(&wrong, ms(2)), Err(ThresholdError::OutOfRange(_))));
-    assert_eq!(table.thresholds()[0], now, "a refused change leaves what stood");
+    assert!(matches!(setting.table.request_thresholds(&wrong, ms(2)), Err(ThresholdError::OutOfRange(_))));
+    assert_eq!(setting.table.thresholds()[0], now, "a refused change leaves what stood");
 }
 
 #[test]
 fn an_unknown_model_may_be_read_but_not_set() {
-    let mut table = table();
+    let mut setting = setting();
     let read = ThresholdRequest { model: "a".into(), ..ThresholdRequest::default() };
-    assert_eq!(table.request_thresholds(&read, ms(0)).unwrap().thresholds, BusyThresholds::default());
+    let standing = setting.table.request_thresholds(&read, ms(0)).unwrap();
+    assert_eq!(standing.thresholds, BusyThresholds::default());
     let set = ThresholdRequest { active_prefill_tokens_threshold: Some(1), ..read };
-    assert_eq!(table.request_thresholds(&set, ms(0)), Err(ThresholdError::UnknownModel("a".into())));
-    let named = table.thresholds().into_iter().map(|row| row.model).collect::<Vec<_>>();
+    assert_eq!(setting.table.request_thresholds(&set, ms(0)), Err(ThresholdError::UnknownModel("a".into())));
+    let named = setting.table.thresholds().into_iter().map(|row| row.model).collect::<Vec<_>>();
     assert_eq!(named, ["model-a", "b"], "a pool without a model is known by its name");
 }

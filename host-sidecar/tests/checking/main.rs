@@ -203,10 +203,28 @@ fn the_program_says_all_and_fails_only_for_errors() {
 }
 
 #[test]
+fn pools_alone_are_the_sidecars_when_they_say_where_workers_are() {
+    let folder = tempfile::tempdir().unwrap();
+    for pool in ["workers: [w]", "discover: [{file: {}}]"] {
+        std::fs::write(folder.path().join("pools.yaml"), format!("pools: [{{name: p, {pool}}}]")).unwrap();
+        let (code, out) = run(folder.path(), &["pools.yaml"]);
+        assert!(code == 1 && out.contains("pools.yaml: proxies: missing"), "{out}");
+    }
+}
+
+#[test]
 fn shipped_files_have_neither_errors_nor_warnings() {
-    let files = ["envoy.yaml", "istio.yaml", "ecds/sluice.yaml", "policy.yaml", "pools.yaml", "sidecar.yaml"];
+    let files = [
+        "envoy.yaml",
+        "istio.yaml",
+        "istio-pull.yaml",
+        "ecds/sluice.yaml",
+        "policy.yaml",
+        "pools.yaml",
+        "sidecar.yaml",
+    ];
     let (code, out) = run(&path_of("."), &files);
-    assert_eq!((code, out.as_str()), (0, "6 files, 9 documents: no errors, no warnings\n"));
+    assert_eq!((code, out.as_str()), (0, "7 files, 10 documents: no errors, no warnings\n"));
     assert_eq!(istio().len(), 4);
 }
 

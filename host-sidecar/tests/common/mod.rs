@@ -16,6 +16,8 @@ pub use proxy::{FakeProxy, Mood};
 pub use worker::{FakeWorker, Page};
 
 pub const TOKEN: &str = "open-sesame";
+/// What the sidecar's own HTTP asks for.
+pub const API_TOKEN: &str = "let-me-in";
 
 /// A server on a runtime of its own, so that it can die with every connection it has.
 pub struct Server {
@@ -95,6 +97,7 @@ pub async fn sidecar(proxy: &FakeProxy, workers: &[&FakeWorker], more: &str) -> 
     let workers: Vec<_> = workers.iter().map(|worker| format!("\"{}\"", worker.server.address)).collect();
     let mut text = format!(
         "listen: 127.0.0.1:0\n\
+         api: {{token: {API_TOKEN}}}\n\
          proxies: [{{url: \"http://{}\", token: {TOKEN}}}]\n\
          pools: [{{name: p, model: m, busy: {{active_decode_blocks_threshold: 0.85}}, workers: [{}]}}]\n",
         proxy.server.address,

@@ -35,7 +35,7 @@ pub struct Control {
     pub token: String,
     /// Every document that came with the right token, taken or not.
     pub seen: Vec<ViewDocument>,
-    /// Those that were taken since the proxy started.
+    /// What those were, or made of what was held, that were taken since the proxy started.
     pub taken: Vec<ViewDocument>,
     /// Documents with another token.
     pub strangers: usize,
@@ -124,6 +124,18 @@ async fn view(
 impl Control {
     fn take(&mut self, document: ViewDocument) -> Response {
         let offered = (document.epoch, document.generation);
+        let last = self.taken.last().filter(|last| Some(last.generation) == document.base);
+        let document = match (document.base, last.cloned()) {
+            (None, _) => document,
+            (Some(_), Some(mut whole)) => {
+                whole.apply(document);
+                whole
+            }
+            (Some(_), None) => {
+                let refusal = ViewRefusal { needs_whole: true, ..ViewRefusal::default() };
+                return (StatusCode::CONFLICT, Json(refusal)).into_response();
+            }
+        };
         if let Some(standing) = self.standing
             && standing >= offered
         {
@@ -134,11 +146,12 @@ impl Control {
         let admitted = Admitted { requests: self.admitted, blocks: self.admitted * 10 };
         let admitted: BTreeMap<_, _> = document.pools.keys().map(|pool| (pool.clone(), admitted)).collect();
         self.taken.push(document);
-        Json(ViewAnswer { epoch: offered.0, generation: offered.1, admitted }).into_response()
+        Json(ViewAnswer { epoch: offered.0, generation: offered.1, admitted, ..ViewAnswer::default() }).into_response()
     }
 }
 
 fn conflict((epoch, generation): (u64, u64)) -> Response {
-    let refusal = ViewRefusal { error: "an older view".into(), epoch: Some(epoch), generation: Some(generation) };
+    let (epoch, generation) = (Some(epoch), Some(generation));
+    let refusal = ViewRefusal { error: "an older view".into(), epoch, generation, needs_whole: false };
     (StatusCode::CONFLICT, Json(refusal)).into_response()
 }

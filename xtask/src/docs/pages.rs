@@ -26,7 +26,7 @@ fn the_table_of_metrics_is_what_the_filter_counts() {
 
 /// Every page of the repository with its text.
 fn pages() -> Vec<(PathBuf, String)> {
-    let folders = ["", "docs", "envoy-config", "envoy-config/schemas", "host-sidecar", "worker-sim"];
+    let folders = ["", "docs", "docs/engines", "envoy-config", "envoy-config/schemas", "host-sidecar", "worker-sim"];
     let entries = folders.iter().flat_map(|folder| fs::read_dir(root().join(folder)).unwrap());
     let paths = entries.map(|entry| entry.unwrap().path());
     let pages = paths.filter(|path| path.extension().is_some_and(|extension| extension == "md"));

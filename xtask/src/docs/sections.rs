@@ -2,9 +2,9 @@
 
 use admission_core::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, ControlConfig,
-    DispatchBudgetConfig, EstimateConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig, QueueConfig,
-    RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig,
-    TenantSource,
+    DispatchBudgetConfig, EstimateConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig, PullConfig,
+    QueueConfig, RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig,
+    TenantLimitsConfig, TenantSource, ViewConfig,
 };
 
 use super::fields;
@@ -53,7 +53,7 @@ configuration with mistakes is refused whole: every mistake is in the proxy's lo
 - *Default* is what holds where the field is left out; `none` means that there is no such limit, choice or entry.
 ";
 
-pub const SECTIONS: [Section; 9] = [
+pub const SECTIONS: [Section; 10] = [
     Section { title: "The filter", text: "", objects: &[object!(Config, "", "configuration")] },
     Section {
         title: "Who sends a request",
@@ -101,6 +101,11 @@ pub const SECTIONS: [Section; 9] = [
             object!(StaleConfig, "`pools[].stale`", "object"),
             object!(ClassConfig, "`pools[].classes[]`", "class"),
         ],
+    },
+    Section {
+        title: "View",
+        text: "How views come to proxies: [view.md](view.md).",
+        objects: &[object!(ViewConfig, "`view`", "object"), object!(PullConfig, "`view.pull`", "object")],
     },
     Section { title: "Bodies", text: "", objects: &[object!(BodyConfig, "`body`", "object")] },
     Section {

@@ -9,7 +9,7 @@ use crate::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, DispatchBudgetConfig,
     EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, OutputEstimate, PoolConfig,
     QueueConfig, RateConfig, RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig,
-    TenantLimitsConfig, TenantSource,
+    TenantLimitsConfig, TenantSource, ViewConfig,
 };
 use crate::estimate::Family;
 #[cfg(target_family = "wasm")]
@@ -233,6 +233,7 @@ fn config(rng: &mut Rng) -> Config {
             })
             .collect(),
         routes: list(rng, 3, |rng, _| route(rng, &last)),
+        view: ViewConfig::default(),
         body: BodyConfig { hold_limit: rng.u64(1..1 << 40) },
         reject: RejectConfig {
             status: Reason::ALL.into_iter().filter(|_| rng.bool()).map(|reason| (reason, 529)).collect(),
@@ -255,4 +256,27 @@ fn what_is_printed_reads_back_as_the_same_policy() {
         assert_eq!(read, config, "seed {seed}: {printed}");
         assert_eq!(Plugin::parse(printed.as_bytes()), Ok(Plugin::Filter(Box::new(built))), "seed {seed}: {printed}");
     }
+}
+
+#[test]
+fn a_secret_is_printed_nowhere() {
+    let json = br#"{"pools": [{"name": "p", "max_in_flight": 1}], "view": {"pull": {"cluster": "c", "token": "open-sesame"}}}"#;
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(json) else { panic!("a policy") };
+    assert_eq!(policy.pull.as_ref().unwrap().token.reveal(), "open-sesame");
+    let config: Config = serde_json::from_slice(json).unwrap();
+    for printed in [format!("{policy:?} {config:?}"), serde_json::to_string(&config).unwrap()] {
+        assert!(!printed.contains("sesame") && printed.contains("(hidden)"), "{printed}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_pull_is_said_without_its_token() {
+    let json = r#"{"pools": [{"name": "p", "max_in_flight": 1}], "view": {"pull": {
+        "cluster": "", "authority": "a b", "path": "v1", "token": "two words", "wait": "2m", "timeout": "0s"}}}"#;
+    let problems: Vec<_> = Plugin::parse(json.as_bytes()).unwrap_err().iter().map(ToString::to_string).collect();
+    let paths: Vec<_> = problems.iter().filter_map(|problem| problem.split(':').next()).collect();
+    let expected =
+        ["cluster", "path", "authority", "token", "wait", "timeout"].map(|field| format!("view.pull.{field}"));
+    assert_eq!(paths, expected, "{problems:?}");
+    assert!(!problems.iter().any(|problem| problem.contains("two words")), "{problems:?}");
 }

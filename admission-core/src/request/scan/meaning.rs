@@ -1,8 +1,7 @@
 //! What keys, values and containers of a request mean.
 
 use super::strings::Use;
-use super::{Scanner, State};
-use crate::request::Longest;
+use super::{Prompt, Scanner, State};
 use crate::request::field::{Field, Inner, NAME_LENGTH, ROLE_LENGTH};
 use crate::request::literal::{switch, whole_number};
 use crate::request::rewrite::Place;
@@ -44,7 +43,7 @@ impl Scanner {
     pub(super) fn closes(&mut self, object: bool) {
         if self.declared_from == self.depth {
             self.declared_from = 0;
-            self.facts.text.end_string();
+            self.text.end_string();
         }
         match (self.field, self.depth, object) {
             (Field::Prompt, 3, false) if self.in_list_of_field() => self.end_prompt(),
@@ -77,7 +76,7 @@ impl Scanner {
             Field::Model => self.facts.model = None,
             Field::Stream => self.facts.stream = None,
             Field::StreamOptions => self.facts.include_usage = None,
-            Field::Prompt => (self.prompts, self.longest) = (0, Longest::default()),
+            Field::Prompt => (self.prompts, self.longest) = (0, Prompt::default()),
             field => self.limits.set(field, None),
         }
     }
@@ -99,7 +98,7 @@ impl Scanner {
         }
         // What is declared is one text with all its signs; any other string stands by itself.
         if self.depth == 1 && self.field.is_declared() {
-            self.facts.text.end_string();
+            self.text.end_string();
         }
         self.state = State::AfterValue;
     }
@@ -160,14 +159,15 @@ impl Scanner {
             b"document" => media.files = media.files.saturating_add(1),
             _ => {}
         }
-        self.facts.text.end_string();
+        self.text.end_string();
     }
 
     pub(super) fn data_ended(&mut self) {
-        let data = std::mem::take(&mut self.data);
-        let gaps = data.blanks().saturating_add(data.count(Feature::Line));
-        if data.count(Feature::Foreign) > 0 || gaps.saturating_mul(BYTES_PER_GAP) > data.bytes() {
-            self.facts.text.add(&data);
+        let data = self.data.take();
+        let features = data.own_features();
+        let gaps = features.blanks().saturating_add(features.count(Feature::Line));
+        if features.count(Feature::Foreign) > 0 || gaps.saturating_mul(BYTES_PER_GAP) > features.bytes() {
+            self.text.add(&data);
         }
     }
 
@@ -192,13 +192,13 @@ impl Scanner {
 
     fn begin_prompt(&mut self) {
         self.prompts = self.prompts.saturating_add(1);
-        self.before = Longest { text: self.facts.text.clone(), token_ids: self.facts.token_ids };
+        self.before = Prompt { text: self.text.clone(), token_ids: self.facts.token_ids };
     }
 
     pub(super) fn end_prompt(&mut self) {
-        let text = self.facts.text.since(&self.before.text);
+        let text = self.text.since(&self.before.text);
         let token_ids = self.facts.token_ids.saturating_sub(self.before.token_ids);
-        let this = Longest { text, token_ids };
+        let this = Prompt { text, token_ids };
         if this.weight() > self.longest.weight() {
             self.longest = this;
         }

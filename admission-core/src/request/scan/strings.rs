@@ -38,7 +38,8 @@ impl Scanner {
     /// Takes the plain beginning of what follows within a string, or its end, and returns how much that is.
     pub(super) fn plain(&mut self, bytes: &[u8]) -> usize {
         let weighed = match self.string {
-            Use::Text => self.facts.text.add_json(bytes),
+            _ if bytes.first() == Some(&b'"') => 0,
+            Use::Text => self.text.add_json(bytes),
             Use::Data => self.data.add_json(bytes),
             _ => 0,
         };
@@ -61,16 +62,15 @@ impl Scanner {
             }
         }
         if closed && self.is_declaration() {
-            self.facts.text.add_bytes(b"\"");
+            self.text.add_bytes(b"\"");
         }
         content.len().saturating_add(1)
     }
 
     fn content(&mut self, bytes: &[u8]) {
         match self.string {
-            Use::Text => self.facts.text.add_bytes(bytes),
-            Use::Data => self.data.add_bytes(bytes),
-            Use::Nothing => {}
+            // Of these nothing is left to be taken plainly.
+            Use::Text | Use::Data | Use::Nothing => {}
             Use::Key => {
                 self.short.extend(bytes);
                 self.weigh_key(bytes);
@@ -85,16 +85,24 @@ impl Scanner {
         }
     }
 
+    fn escaped_character(&mut self, plain: u8) {
+        match self.string {
+            Use::Text => self.text.add_escaped(plain),
+            Use::Data => self.data.add_escaped(plain),
+            _ => self.content(&[plain]),
+        }
+    }
+
     fn weigh_key(&mut self, bytes: &[u8]) {
         if self.is_declaration() {
-            self.facts.text.add_bytes(bytes);
+            self.text.add_bytes(bytes);
         }
     }
 
     fn name_bytes(&mut self, bytes: &[u8]) {
         let free = self.free_bytes.min(bytes.len());
         self.free_bytes = self.free_bytes.saturating_sub(free);
-        self.facts.text.add_bytes(bytes.get(free..).unwrap_or_default());
+        self.text.add_bytes(bytes.get(free..).unwrap_or_default());
     }
 
     fn model_bytes(&mut self, bytes: &[u8]) {
@@ -112,7 +120,7 @@ impl Scanner {
             }
             InString::Escape => match unescaped(byte) {
                 Some(plain) => {
-                    self.content(&[plain]);
+                    self.escaped_character(plain);
                     self.state = State::String(InString::Plain);
                 }
                 None => self.fail("an unknown escape"),
@@ -136,7 +144,7 @@ impl Scanner {
     /// Text is weighed by the unit; the model's name is compared, so there the character is put together.
     fn utf16_unit(&mut self, unit: u16) {
         match self.string {
-            Use::Text => self.facts.text.add_utf16(unit),
+            Use::Text => self.text.add_utf16(unit),
             Use::Data => self.data.add_utf16(unit),
             Use::Model => self.model_unit(unit),
             // Names and keys that mean something have no such character, so the halves of a pair need not meet. But half of
@@ -172,7 +180,7 @@ impl Scanner {
             Use::Short => self.short_ended(),
             Use::Type => self.type_ended(),
             Use::Data => self.data_ended(),
-            Use::Text | Use::Name if !self.is_declaration() => self.facts.text.end_string(),
+            Use::Text | Use::Name if !self.is_declaration() => self.text.end_string(),
             Use::Text | Use::Name | Use::Nothing => {}
         }
         if self.field == Field::Prompt && self.depth == 2 && !self.in_object() {

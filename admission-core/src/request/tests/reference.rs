@@ -74,6 +74,11 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
+/// By which the longest of several prompts is told.
+fn weight(prompt: &Longest) -> u64 {
+    prompt.text.bytes() + 4 * prompt.token_ids
+}
+
 /// What a request says, by its tree.
 #[derive(Default)]
 struct Reading {
@@ -96,8 +101,8 @@ impl Reading {
         facts.max_tokens = a.max(b).max(c);
         facts.sequences = (prompts.len() as u64).max(1).saturating_mul(n.max(best_of).unwrap_or(1));
         if prompts.len() > 1 {
-            let longest = prompts.into_iter().rev().max_by_key(Longest::weight);
-            facts.longest_prompt = Some(longest.filter(|longest| longest.weight() > 0).unwrap_or_default());
+            let longest = prompts.into_iter().rev().max_by_key(weight);
+            facts.longest_prompt = Some(longest.filter(|longest| weight(longest) > 0).unwrap_or_default());
         }
         Some(facts)
     }

@@ -33,6 +33,21 @@ pub(super) fn inside(block: &[u8; BLOCK], foreign: u64) -> u64 {
     foreign & !vectors::second_bits(block)
 }
 
+/// A block that begins with these bytes, zeros behind them.
+pub(super) fn padded(part: &[u8]) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    if let Some(place) = block.get_mut(..part.len()) {
+        place.copy_from_slice(part);
+    }
+    block
+}
+
+/// Which bytes of a block are quotes.
+#[inline(always)]
+pub(super) fn quotes(block: &[u8; BLOCK]) -> u64 {
+    vectors::quotes(block)
+}
+
 #[cfg(not(all(target_family = "wasm", target_feature = "simd128")))]
 mod vectors {
     use super::{BLOCK, Masks};
@@ -43,6 +58,11 @@ mod vectors {
 
     pub(super) fn second_bits(block: &[u8; BLOCK]) -> u64 {
         mask_of(block, |byte| byte & 0x40 != 0)
+    }
+
+    #[inline(always)]
+    pub(super) fn quotes(block: &[u8; BLOCK]) -> u64 {
+        mask_of(block, |byte| byte == b'"')
     }
 
     #[inline(always)]
@@ -65,7 +85,8 @@ mod vectors {
 #[cfg(all(target_family = "wasm", target_feature = "simd128"))]
 mod vectors {
     use std::arch::wasm32::{
-        i8x16_bitmask, i8x16_splat, i8x16_swizzle, i16x8_shl, u8x16, u8x16_shr, v128, v128_and, v128_load, v128_or,
+        i8x16_bitmask, i8x16_eq, i8x16_splat, i8x16_swizzle, i16x8_shl, u8x16, u8x16_shr, v128, v128_and,
+        v128_any_true, v128_load, v128_or,
     };
 
     use super::{BLOCK, Masks};
@@ -160,6 +181,13 @@ mod vectors {
     }
 
     #[inline(always)]
+    pub(super) fn quotes(block: &[u8; BLOCK]) -> u64 {
+        let [a, b, c, d] = vectors(block).map(|bytes| i8x16_eq(bytes, i8x16_splat(b'"' as i8)));
+        // Most blocks have none.
+        if v128_any_true(v128_or(v128_or(a, b), v128_or(c, d))) { gather([a, b, c, d]) } else { 0 }
+    }
+
+    #[inline(always)]
     pub(super) fn masks(block: &[u8; BLOCK]) -> Masks {
         let bytes = vectors(block);
         let half = i8x16_splat(0x0f);
@@ -205,6 +233,7 @@ mod tests {
                 assert_eq!((masks.space, masks.line), (is(byte == b' '), is(byte < b' ')), "{byte}");
                 assert_eq!(masks.common, is(matches!(byte, b',' | b'.')), "{byte}");
                 assert_eq!(masks.special, is(matches!(byte, b'"' | b'\\')), "{byte}");
+                assert_eq!(quotes(&block), is(byte == b'"'), "{byte}");
                 assert_eq!(
                     (masks.foreign, inside(&block, masks.foreign)),
                     (is(byte >= 0x80), is(byte & 0xc0 == 0x80)),

@@ -5,7 +5,7 @@
 //! looks through it.
 
 use super::Feature;
-use super::block::{self, BLOCK, Masks};
+use super::block::{self, BLOCK, Masks, padded};
 
 /// Fewer bytes than this are counted one by one.
 const FEW: usize = 8;
@@ -124,6 +124,17 @@ impl Features {
         more.bytes = self.bytes.saturating_sub(before.bytes);
         more.blanks = self.blanks.saturating_sub(before.blanks);
         more
+    }
+
+    /// As often as in `bytes` bytes of which `of` were like this.
+    #[must_use]
+    pub fn scaled(&self, bytes: u64, of: u64) -> Self {
+        let of = u128::from(of.max(1));
+        let scaled = |count: u64| {
+            let whole = u128::from(count).saturating_mul(u128::from(bytes)).saturating_add(of / 2) / of;
+            u64::try_from(whole).unwrap_or(u64::MAX)
+        };
+        Self { counts: self.counts.map(scaled), bytes, blanks: scaled(self.blanks), before: Before::default() }
     }
 
     /// Counts bytes of a text as they are.
@@ -293,14 +304,6 @@ const fn ones(mask: u64) -> u64 {
 /// The lowest bits.
 const fn lowest(count: usize) -> u64 {
     if count >= BLOCK { u64::MAX } else { (1_u64 << count).wrapping_sub(1) }
-}
-
-fn padded(part: &[u8]) -> [u8; BLOCK] {
-    let mut block = [0; BLOCK];
-    if let Some(place) = block.get_mut(..part.len()) {
-        place.copy_from_slice(part);
-    }
-    block
 }
 
 impl Masks {

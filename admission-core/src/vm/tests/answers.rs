@@ -4,11 +4,6 @@ use super::*;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-fn ask(prompt: u64, output: u64) -> Ask {
-    let (prompt, output) = (Tokens(prompt), Tokens(output));
-    Ask { prompt, longest_prompt: Tokens(0), output, output_limit: None, prompt_read: true }
-}
-
 fn with(limits: &str) -> Proxy {
     let json = format!(
         r#"{{"tenants": {{"acme": {{"tokens_per_minute": {{"rate": 1, "burst": 100000}}{limits}}}}},

@@ -71,6 +71,37 @@ fn models_that_callers_invent_add_no_keys() {
 }
 
 #[test]
+fn models_that_no_policy_names_any_more_are_forgotten() {
+    let mut proxy = proxy();
+    let mut vm = proxy.vm();
+    for model in ["llama-3", "tiny"] {
+        (0..40).for_each(|_| proxy.teach(&mut vm, model, "t", 40));
+    }
+    proxy.now.0 += 10 * TICK.0;
+    vm.tick(&*proxy.store, proxy.now).unwrap();
+    let json = br#"{"pools": [{"name": "p", "models": ["llama*", "large"], "max_in_flight": 1}]}"#;
+    let Ok(Plugin::Filter(newer)) = Plugin::parse(json) else { panic!("policy") };
+    let is_used = |pool: &str, label: &str| newer.pool(pool).is_some_and(|pool| pool.has_model_label(label));
+    proxy.store.fail_on("/tiny", 1);
+    assert!(!vm.forget_models(&*proxy.store, is_used), "another VM was faster");
+    assert!(vm.forget_models(&*proxy.store, is_used));
+    let held = |label: &str| proxy.store.read(&proxy.policy.keys.model("p", label)).0.unwrap().len();
+    assert_eq!(
+        (held("tiny"), held("llama*") > 100, held(&proxy.policy.only_pool().unwrap().model_label(None)) > 100),
+        (0, true, true)
+    );
+    let mut other = proxy.vm();
+    for vm in [&mut vm, &mut other] {
+        assert_eq!(proxy.estimate(vm, Some("tiny"), "t").1, 500, "as if nothing had been learned");
+        assert!(proxy.estimate(vm, Some("llama-3"), "t").1 < 60);
+    }
+    (0..40).for_each(|_| proxy.teach(&mut vm, "tiny", "t", 40));
+    proxy.now.0 += 10 * TICK.0;
+    vm.tick(&*proxy.store, proxy.now).unwrap();
+    assert!(held("tiny") > 100, "it can be learned again");
+}
+
+#[test]
 fn what_others_were_faster_at_is_told_later_and_what_is_no_record_teaches_nothing() {
     let mut proxy = proxy();
     let mut vm = proxy.vm();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::control::take_view;
+use crate::control::Receiver;
 use crate::outcome::{Refusal, Retry};
 use crate::queue::{Ticket, Waiter};
 #[cfg(target_family = "wasm")]
@@ -472,5 +472,5 @@ fn push(proxy: &Proxy, generation: u64, workers: &[bool], saturation: f64) -> Ve
     let control =
         br#"{"role": "control", "token_sha256": "0000000000000000000000000000000000000000000000000000000000000000"}"#;
     let Ok(Plugin::Control(control)) = Plugin::parse(control) else { panic!() };
-    take_view(&*proxy.store, &control, document.to_string().as_bytes(), proxy.now).unwrap().wakes
+    Receiver::of(&control).take(&*proxy.store, document.to_string().as_bytes(), proxy.now).unwrap().wakes
 }

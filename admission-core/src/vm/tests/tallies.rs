@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::control::take_view;
+use crate::control::Receiver;
 use crate::ledger::FlowKey;
 use crate::view::WorkerKey;
 #[cfg(target_family = "wasm")]
@@ -34,7 +34,7 @@ fn push(proxy: &Proxy, generation: u64, workers: &[(&str, bool)]) {
         .map(|(address, busy)| json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": busy}));
     let pool = json!({"workers": workers.collect::<Vec<_>>()});
     let view = json!({"version": 1, "epoch": 1, "generation": generation, "pools": {"p": pool}});
-    take_view(&*proxy.store, &control, view.to_string().as_bytes(), proxy.now).unwrap();
+    Receiver::of(&control).take(&*proxy.store, view.to_string().as_bytes(), proxy.now).unwrap();
 }
 
 /// What a control listener leaves whose build knows no list of workers.
@@ -65,7 +65,7 @@ impl Proxy {
         let rules = self.rules("acme", "p");
         let classes = rules.pool.classes_of(None, Tokens(prompt));
         let rules = Rules { classes: &classes, ..rules };
-        vm.correct(&*self.store, lease, &ask(prompt), rules, self.now).map_err(|refusal| refusal.reason)
+        vm.correct(&*self.store, lease, &ask(prompt), rules, self.now).map(drop).map_err(|refusal| refusal.reason)
     }
 }
 

@@ -1,3 +1,8 @@
+use std::path::Path;
+
+use admission_core::saturation::{Detector, SaturationRule, UtilizationThresholds};
+
+use super::super::WhenStale;
 use super::*;
 
 fn errors(text: &str) -> Vec<String> {
@@ -21,8 +26,8 @@ fn the_smallest_configuration_has_every_default() {
     assert_eq!(config.proxies[0].url, "http://127.0.0.1:15010");
     let pool = &config.pools[0];
     assert_eq!((pool.model.as_str(), pool.max_num_batched_tokens), ("llama", None));
-    let full = pool.saturation;
-    assert_eq!((full.queue_depth_threshold, full.kv_cache_util_threshold), (5.0, 0.8));
+    assert_eq!(pool.saturation, SaturationRule::default());
+    assert_eq!((pool.busy_hysteresis, pool.when_stale, &pool.dispatch_budget), (0.05, WhenStale::Hold, &None));
     assert_eq!(pool.workers[0].metrics_url, "http://127.0.0.1:8000/metrics");
     assert!(!pool.workers[0].draining);
     assert!(config.warnings().is_empty());
@@ -33,7 +38,8 @@ fn every_field_is_read() {
     let config = Config::parse(
         r#"
 listen: "[::1]:0"
-scrape: {interval: 250ms, timeout: 200ms, down_after: 3s}
+scrape: {interval: 250ms, timeout: 200ms, stale_after: 2s, down_after: 3s}
+api: {token_file: /run/secrets/api}
 push: {heartbeat: 2s, timeout: 500ms}
 proxies:
 - {url: "http://127.0.0.1:15010/", token_file: /run/secrets/token}
@@ -43,6 +49,8 @@ pools:
   busy: {active_decode_blocks_threshold: 1, active_prefill_tokens_threshold: 10000, active_prefill_tokens_threshold_frac: 0.8}
   saturation: {queue_depth_threshold: 8, kv_cache_util_threshold: 1}
   max_num_batched_tokens: 8192
+  busy_hysteresis: 0.1
+  when_stale: full
   workers: ["gpu-7.local:8000", {address: "[fd00::8]:8000", metrics_url: "http://10.0.0.8:9000/m?x=1", draining: true}]
 "#,
     )
@@ -50,25 +58,17 @@ pools:
     assert_eq!(config.proxies[0].url, "http://127.0.0.1:15010");
     assert!(matches!(&config.proxies[0].token, TokenSource::File(path) if path.ends_with("token")));
     assert_eq!(config.push.timeout, Duration::from_millis(500));
+    assert_eq!(config.scrape.stale_after, Duration::from_secs(2));
+    assert_eq!(config.api_token, Some(TokenSource::File("/run/secrets/api".into())));
     let pool = &config.pools[0];
     assert_eq!(pool.busy.active_decode_blocks_threshold, Some(1.0));
     assert_eq!(pool.busy.active_prefill_tokens_threshold, Some(10_000));
-    let full = pool.saturation;
-    assert_eq!((full.queue_depth_threshold, full.kv_cache_util_threshold), (8.0, 1.0));
+    let full = UtilizationThresholds { queue_depth_threshold: 8.0, kv_cache_util_threshold: 1.0 };
+    assert_eq!(pool.saturation, SaturationRule { detector: Detector::Utilization(full), headroom: None });
+    assert_eq!((pool.busy_hysteresis, pool.when_stale), (0.1, WhenStale::Full));
     assert_eq!(pool.max_num_batched_tokens, Some(8_192));
     assert_eq!(pool.workers[1].metrics_url, "http://10.0.0.8:9000/m?x=1");
     assert!(pool.workers[1].draining);
-}
-
-#[test]
-fn each_saturation_threshold_may_be_set_alone() {
-    let full = |set: &str| {
-        let text = SMALLEST.replace("name: llama,", &format!("name: llama, saturation: {set},"));
-        let full = Config::parse(&text).unwrap().pools[0].saturation;
-        (full.queue_depth_threshold, full.kv_cache_util_threshold)
-    };
-    assert_eq!(full("{queue_depth_threshold: 2.5}"), (2.5, 0.8));
-    assert_eq!(full("{kv_cache_util_threshold: 0.9}"), (5.0, 0.9));
 }
 
 #[test]
@@ -86,11 +86,14 @@ colour: red
 scrape: {interval: 0s, timeout: soon, down_after: 5, patience: 1s}
 push: {heartbeat: 9000000000y, timeout: []}
 proxies:
-- {url: "https://127.0.0.1:1", token: t}
+- {url: "ftp://127.0.0.1:1", token: t}
 - {url: "http://127.0.0.1:1/path", token: t}
 - {url: "http://127.0.0.1:2", token: t, token_file: f}
 - {token: "two words"}
 - 7
+- {url: "unix:run/sluice.sock", token: t}
+- {url: "http://127.0.0.1:3", token: t, tls: {ca_file: /ca.pem}}
+- {url: "https://10.0.0.3:15010", token: t, tls: {client_certificate: {key_file: 7}, server_name: "no name", verify: false}}
 pools:
 - {name: a, model: m, workers: ["127.0.0.1", "127.0.0.1:8000", "127.0.0.1:8000", 8000], busy: {active_decode_blocks_threshold: 1.5}, saturation: {queue_depth_threshold: 0}}
 - {name: a, model: m, workers: [], max_num_batched_tokens: 0, busy: {decode: 1}, saturation: {depth: 1}}
@@ -107,7 +110,13 @@ pools:
         "push.heartbeat: must be at most 24h",
         "push.timeout: invalid type",
         "proxies[4]: invalid type",
-        "proxies[0].url: \"https://127.0.0.1:1\" must begin with http://",
+        "proxies[0].url: \"ftp://127.0.0.1:1\" must begin with http:// or https://",
+        "proxies[5].url: \"unix:run/sluice.sock\" must name a socket by its whole path",
+        "proxies[6].tls: is only for a URL that begins with https://",
+        "proxies[7].tls.verify: no such field",
+        "proxies[7].tls.client_certificate.certificate_file: missing",
+        "proxies[7].tls.client_certificate.key_file: invalid type",
+        "proxies[7].tls.server_name: \"no name\" is not a DNS name",
         "proxies[1].url: \"http://127.0.0.1:1/path\" must end after the port",
         "proxies[2]: exactly one of token and token_file must be set",
         "proxies[3].url: missing",
@@ -120,7 +129,7 @@ pools:
         "pools[1].name: \"a\" is already taken by pools[0].name",
         "pools[1].model: \"m\" is already taken by pools[0].model",
         "pools[1].busy.decode: unknown field `decode`",
-        "pools[1].saturation.depth: unknown field `depth`",
+        "pools[1].saturation.depth: no such field",
         "pools[1].max_num_batched_tokens: must be at least 1",
         "pools[1].workers: must not be empty",
         "pools[2].name: missing",
@@ -135,6 +144,53 @@ pools:
         assert!(found.iter().any(|error| error.starts_with(expected)), "{expected:?} is not in {found:#?}");
     }
     assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn a_token_without_quotes_is_not_repeated() {
+    for config in [
+        "{api: {token: 20406080}, proxies: [{url: 'http://p:1', token: t}], pools: [{name: a, workers: ['w:1']}]}",
+        "{proxies: [{url: 'http://p:1', token: 20406080}], pools: [{name: a, workers: ['w:1']}]}",
+    ] {
+        let found = errors(config);
+        assert!(found[0].ends_with("token: must be a text: put it in quotes"), "{found:?}");
+        assert!(!found.concat().contains("20406080"), "{found:?}");
+    }
+}
+
+#[test]
+fn proxies_and_pages_may_be_behind_tls_or_a_socket() {
+    let config = Config::parse(
+        r#"
+proxies:
+- {url: "unix:/run/sluice/control.sock", token: t}
+- url: "https://10.0.0.3:15010"
+  token: t
+  tls: {ca_file: /ca.pem, client_certificate: {certificate_file: /own.pem, key_file: /own.key}, server_name: gateway.internal}
+pools:
+- {name: a, tls: {ca_file: /workers.pem}, workers: [{address: "w:1", metrics_url: "https://w:1/metrics"}]}
+"#,
+    )
+    .unwrap();
+    let [socket, secured] = config.proxies.as_slice() else { panic!("{:?}", config.proxies) };
+    assert_eq!(
+        (socket.unix_socket(), socket.base()),
+        (Some(Path::new("/run/sluice/control.sock")), "http://localhost")
+    );
+    assert_eq!((secured.unix_socket(), secured.base()), (None, "https://10.0.0.3:15010"));
+    let files: Vec<_> = secured.tls.files().collect();
+    assert_eq!(files, [Path::new("/ca.pem"), Path::new("/own.pem"), Path::new("/own.key")]);
+    assert_eq!(secured.tls.server_name.as_deref(), Some("gateway.internal"));
+    assert_eq!(config.pools[0].tls.ca_file.as_deref(), Some(Path::new("/workers.pem")));
+}
+
+#[test]
+fn with_a_token_for_those_who_ask_no_proxy_need_be_listed() {
+    assert_eq!(Config::parse("{api: {token: t}, pools: [{name: p, workers: ['w:1']}]}").unwrap().proxies.len(), 0);
+    assert_eq!(
+        errors("{api: {token: t}, proxies: [], pools: [{name: p, workers: ['w:1']}]}"),
+        ["proxies: must not be empty"]
+    );
 }
 
 #[test]

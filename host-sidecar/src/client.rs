@@ -1,0 +1,191 @@
+//! One page, read again and again over a connection of its own.
+//!
+//! Whoever reads thousands of pages a second pays for every hand-over, so there is no pool of connections and no task
+//! behind them: the task that wants the page moves its connection along itself. What comes in is bounded in size by the
+//! reader and in time by whoever drops the future; a connection on which anything went wrong is never used again.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, StatusCode, Uri};
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tower_service::Service;
+
+use crate::fetch::{Cause, FetchError, Peer};
+
+/// What one read may bring: a page of some 50 KB comes in four. It is also the longest head of an answer, and each open
+/// connection keeps as much memory.
+const READ_BYTES: usize = 16 << 10;
+
+type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+/// After the deadline, what has arrived by then is still taken: so often this goes on at once, without waiting for anything.
+/// Otherwise a sidecar that was kept from running itself would take all workers for dead at once.
+const LAST_TURNS: u32 = 16;
+
+/// Reads one URL by GET; a redirect is an answer like any other.
+#[derive(Debug)]
+pub struct PageClient {
+    uri: Uri,
+    host: HeaderValue,
+    /// On which nothing is under way.
+    kept: Option<Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Empty<Bytes>>,
+    driver: http1::Connection<Stream, Empty<Bytes>>,
+    /// The driver has nothing more to do and must not be asked again.
+    ended: bool,
+}
+
+/// Why an exchange failed.
+enum Failure {
+    /// Before there was any answer.
+    Unanswered(Cause),
+    /// Later.
+    Answered(FetchError),
+}
+
+impl PageClient {
+    /// Of the page at an absolute URL.
+    ///
+    /// # Errors
+    /// It is no such URL.
+    pub fn new(url: &str) -> Result<Self, FetchError> {
+        let uri: Uri = url.parse().map_err(connection)?;
+        let host = uri.authority().map(|authority| HeaderValue::try_from(authority.as_str()));
+        let host = host.ok_or_else(|| connection("the URL names no host"))?.map_err(connection)?;
+        Ok(Self { uri, host, kept: None })
+    }
+
+    /// Status and body of one exchange that takes at most `deadline` and `limit` bytes. `peer` says how to connect, where
+    /// there is no connection yet or it has gone.
+    ///
+    /// # Errors
+    /// [`FetchError`]; any status is an answer.
+    pub async fn get(
+        &mut self,
+        peer: &Peer,
+        deadline: Duration,
+        limit: usize,
+    ) -> Result<(StatusCode, Vec<u8>), FetchError> {
+        let (mut exchange, mut late) = (pin!(self.exchange(peer, limit)), pin!(tokio::time::sleep(deadline)));
+        let (mut is_late, mut turns) = (false, LAST_TURNS);
+        poll_fn(|context| {
+            if let Poll::Ready(answer) = exchange.as_mut().poll(context) {
+                return Poll::Ready(answer);
+            }
+            is_late = is_late || late.as_mut().poll(context).is_ready();
+            if is_late {
+                if turns == 0 {
+                    return Poll::Ready(Err(FetchError::Timeout));
+                }
+                turns -= 1;
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    async fn exchange(&mut self, peer: &Peer, limit: usize) -> Result<(StatusCode, Vec<u8>), FetchError> {
+        // Taken out, so that it is closed when this is dropped half-way.
+        if let Some(mut kept) = self.kept.take()
+            && kept.is_open().await
+        {
+            match kept.exchange(self.request()?, limit).await {
+                // Its other end closed it while nothing was under way: no fault of anybody.
+                Err(Failure::Unanswered(_)) => {}
+                Err(Failure::Answered(error)) => return Err(error),
+                Ok(answer) => {
+                    self.kept = Some(kept);
+                    return Ok(answer);
+                }
+            }
+        }
+        let mut fresh = Connection::open(peer, self.uri.clone()).await.map_err(FetchError::Connection)?;
+        match fresh.exchange(self.request()?, limit).await {
+            Err(Failure::Unanswered(cause)) => Err(FetchError::Connection(cause)),
+            Err(Failure::Answered(error)) => Err(error),
+            Ok(answer) => {
+                self.kept = Some(fresh);
+                Ok(answer)
+            }
+        }
+    }
+
+    fn request(&self) -> Result<Request<Empty<Bytes>>, FetchError> {
+        let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
+        Request::get(path).header(HOST, self.host.clone()).body(Empty::new()).map_err(connection)
+    }
+}
+
+impl Connection {
+    async fn open(peer: &Peer, uri: Uri) -> Result<Self, Cause> {
+        let mut connector = peer.connector();
+        poll_fn(|context| connector.poll_ready(context)).await?;
+        let stream = connector.call(uri).await?;
+        let (sender, driver) = http1::Builder::new().read_buf_exact_size(Some(READ_BYTES)).handshake(stream).await?;
+        Ok(Self { sender, driver, ended: false })
+    }
+
+    /// Whether nobody has closed it, as far as is known here.
+    async fn is_open(&mut self) -> bool {
+        let Self { driver, ended, .. } = self;
+        poll_fn(|context| {
+            *ended = *ended || Pin::new(&mut *driver).poll(context).is_ready();
+            Poll::Ready(!*ended)
+        })
+        .await
+    }
+
+    async fn exchange(
+        &mut self,
+        request: Request<Empty<Bytes>>,
+        limit: usize,
+    ) -> Result<(StatusCode, Vec<u8>), Failure> {
+        let Self { sender, driver, ended } = self;
+        let mut exchange = pin!(async {
+            let answer = sender.send_request(request).await.map_err(|error| Failure::Unanswered(error.into()))?;
+            let status = answer.status();
+            Ok((status, read(answer.into_body(), limit).await.map_err(Failure::Answered)?))
+        });
+        poll_fn(|context| {
+            // One that has ended has told the exchange why.
+            *ended = *ended || Pin::new(&mut *driver).poll(context).is_ready();
+            exchange.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
+async fn read(mut body: Incoming, limit: usize) -> Result<Vec<u8>, FetchError> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > limit {
+        return Err(FetchError::TooLarge(limit));
+    }
+    let mut page = Vec::with_capacity(announced);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(connection)?.into_data() else { continue };
+        if page.len() + data.len() > limit {
+            return Err(FetchError::TooLarge(limit));
+        }
+        page.extend_from_slice(&data);
+    }
+    Ok(page)
+}
+
+fn connection(cause: impl Into<Cause>) -> FetchError {
+    FetchError::Connection(cause.into())
+}

@@ -1,0 +1,430 @@
+//! `pools[].discover`: where workers are found, as it is written and as it is meant.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub use admission_core::view::Role;
+use serde::Deserialize;
+use serde_norway::Value;
+use url::Url;
+
+use super::checks::{self, Errors, Once, join};
+use super::raw::{self, Part, Unknown};
+use super::{ConfigError, Worker};
+
+/// Where workers are found, and what holds for those that do not say it themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// What says which workers there are.
+    pub origin: Origin,
+    /// Where on each of them its metrics page is.
+    pub metrics: MetricsPage,
+    /// What they do.
+    pub role: Role,
+}
+
+/// What says which workers there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A name, looked up again as its records grow old.
+    Dns(Dns),
+    /// EndpointSlices, watched.
+    Kubernetes(Kubernetes),
+    /// A file of workers as under `pools[].workers`, read again and again.
+    File(PathBuf),
+}
+
+/// A name in DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dns {
+    /// Without a dot at its end the search list of `/etc/resolv.conf` applies.
+    pub name: String,
+    /// What is asked for.
+    pub records: Records,
+    /// Asked in place of those of `/etc/resolv.conf`, without a search list; empty for the system's.
+    pub servers: Vec<SocketAddr>,
+}
+
+/// Which records name workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Records {
+    /// A, or AAAA where there is no A; all serve on this port.
+    Addresses(u16),
+    /// SRV: a target and a port each.
+    Services,
+}
+
+/// EndpointSlices of one namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// Where they are.
+    pub namespace: String,
+    /// Which of them.
+    pub select: Select,
+    /// Where the workers behind them serve.
+    pub port: Port,
+    /// Base URL of the API server; without one the pod's own cluster is asked.
+    pub api_server: Option<String>,
+    /// Bearer token; a pod's own is the default in the pod's own cluster.
+    pub token_file: Option<PathBuf>,
+    /// PEM of who may have signed the API server's certificate; the default is the pod's own in the pod's own cluster,
+    /// the system's elsewhere.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Which EndpointSlices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// Those of this Service.
+    Service(String),
+    /// Those that have all these labels. Never empty.
+    Labels(BTreeMap<String, String>),
+}
+
+/// A port of an EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a port is a number or the name of a port")]
+pub enum Port {
+    /// Whatever ports the slice lists.
+    Number(u16),
+    /// As the slice names it.
+    Name(String),
+}
+
+/// Where a worker's metrics page is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsPage {
+    /// Begins with a slash; may have a query.
+    pub path: String,
+    /// The port on which the worker serves if not said.
+    pub port: Option<u16>,
+}
+
+impl Source {
+    /// Names it in logs and metrics: short, and no two sources of a configuration have the same.
+    pub fn name(&self) -> String {
+        match &self.origin {
+            Origin::Dns(Dns { name, records: Records::Addresses(port), .. }) => format!("dns:{name}:{port}"),
+            Origin::Dns(Dns { name, records: Records::Services, .. }) => format!("dns:{name}"),
+            Origin::Kubernetes(Kubernetes { namespace, select, port, .. }) => {
+                format!("kubernetes:{namespace}/{select}:{port}")
+            }
+            Origin::File(path) => format!("file:{}", path.display()),
+        }
+    }
+
+    /// Reads a file of workers: YAML or JSON, a list as under `pools[].workers`, which may be empty.
+    ///
+    /// # Errors
+    /// Every mistake there is, each with its path. Text that is no list has one.
+    pub fn workers(&self, text: &str) -> Result<Vec<Worker>, Vec<ConfigError>> {
+        let mistake = |message: String| vec![ConfigError::new("", message)];
+        let list: Value = serde_norway::from_str(text).map_err(|error| mistake(error.to_string()))?;
+        // An empty file may be one that is being written; it must not be taken for nobody.
+        if !list.is_sequence() {
+            return Err(mistake("must be a list of workers; write [] for none".into()));
+        }
+        let list: Vec<Part<raw::Worker>> =
+            serde_norway::from_value(list).map_err(|error| mistake(error.to_string()))?;
+        let mut errors = Errors::default();
+        let parts = list.into_iter().enumerate();
+        let parts: Vec<_> =
+            parts.filter_map(|(at, part)| checks::part_of(&mut errors, format!("[{at}]"), part)).collect();
+        let workers = checks::workers(&mut errors, parts, &mut Once::default(), &self.metrics, self.role);
+        errors.or(workers)
+    }
+}
+
+impl MetricsPage {
+    /// Its URL on the worker that serves at `address`, which is `host:port`.
+    pub fn url(&self, address: &str) -> String {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        match self.port {
+            Some(port) => format!("http://{host}:{port}{}", self.path),
+            None => format!("http://{address}{}", self.path),
+        }
+    }
+}
+
+impl Default for MetricsPage {
+    fn default() -> Self {
+        Self { path: "/metrics".into(), port: None }
+    }
+}
+
+impl Select {
+    /// As the API takes it.
+    pub fn as_label_selector(&self) -> String {
+        match self {
+            Self::Service(service) => format!("kubernetes.io/service-name={service}"),
+            labels @ Self::Labels(_) => labels.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Select {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(service) => write!(out, "{service}"),
+            Self::Labels(labels) => {
+                let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                write!(out, "{}", labels.join(","))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(port) => write!(out, "{port}"),
+            Self::Name(name) => write!(out, "{name}"),
+        }
+    }
+}
+
+/// One element of `pools[].discover` as it is written.
+#[derive(Debug, Deserialize)]
+pub(super) struct RawSource {
+    dns: Option<Part<RawDns>>,
+    kubernetes: Option<Part<RawKubernetes>>,
+    file: Option<Part<RawFile>>,
+    metrics: Option<Part<RawMetrics>>,
+    role: Option<Part<Role>>,
+    #[serde(flatten)]
+    unknown: Unknown,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawDns {
+    name: Option<Part<String>>,
+    kind: Option<Part<RawKind>>,
+    port: Option<Part<u16>>,
+    servers: Option<Part<Vec<Part<SocketAddr>>>>,
+    #[serde(flatten)]
+    unknown: Unknown,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawKind {
+    #[default]
+    A,
+    Srv,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawKubernetes {
+    namespace: Option<Part<String>>,
+    service: Option<Part<String>>,
+    labels: Option<Part<BTreeMap<String, String>>>,
+    port: Option<Part<Port>>,
+    api_server: Option<Part<String>>,
+    token_file: Option<Part<PathBuf>>,
+    ca_file: Option<Part<PathBuf>>,
+    #[serde(flatten)]
+    unknown: Unknown,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawFile {
+    path: Option<Part<PathBuf>>,
+    #[serde(flatten)]
+    unknown: Unknown,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct RawMetrics {
+    path: Option<Part<String>>,
+    port: Option<Part<u16>>,
+    #[serde(flatten)]
+    unknown: Unknown,
+}
+
+/// The meaning of one element of `pools[].discover`.
+pub(super) fn source(errors: &mut Errors, path: &str, raw: RawSource) -> Option<Source> {
+    errors.unknown(path, &raw.unknown);
+    let metrics = metrics(errors, &join(path, "metrics"), raw.metrics);
+    let role = errors.take(&join(path, "role"), raw.role).unwrap_or_default();
+    let origin = match (raw.dns, raw.kubernetes, raw.file) {
+        (Some(part), None, None) => dns(errors, &join(path, "dns"), part).map(Origin::Dns),
+        (None, Some(part), None) => kubernetes(errors, &join(path, "kubernetes"), part).map(Origin::Kubernetes),
+        (None, None, Some(part)) => file(errors, &join(path, "file"), part).map(Origin::File),
+        _ => {
+            errors.add(path, "exactly one of dns, kubernetes and file must be set");
+            None
+        }
+    };
+    Some(Source { origin: origin?, metrics, role })
+}
+
+fn metrics(errors: &mut Errors, path: &str, part: Option<Part<RawMetrics>>) -> MetricsPage {
+    let raw = errors.take(path, part).unwrap_or_default();
+    errors.unknown(path, &raw.unknown);
+    let at = join(path, "path");
+    let page = errors.take(&at, raw.path).unwrap_or_else(|| MetricsPage::default().path);
+    let is_path = page.starts_with('/') && page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if !is_path {
+        errors.add(at, format!("{page:?} must begin with / and hold neither spaces nor #"));
+    }
+    MetricsPage { path: page, port: port(errors, &join(path, "port"), raw.port) }
+}
+
+fn port(errors: &mut Errors, path: &str, part: Option<Part<u16>>) -> Option<u16> {
+    let port = errors.take(path, part)?;
+    if port == 0 {
+        errors.add(path, "must be at least 1");
+    }
+    Some(port)
+}
+
+fn dns(errors: &mut Errors, path: &str, part: Part<RawDns>) -> Option<Dns> {
+    let raw = errors.take(path, Some(part))?;
+    errors.unknown(path, &raw.unknown);
+    let at = join(path, "name");
+    let name = errors.require(&at, raw.name).filter(|name| {
+        let is_good = is_domain_name(name);
+        if !is_good {
+            errors.add(&at, format!("{name:?} is not a domain name"));
+        }
+        is_good
+    });
+    let servers = match raw.servers {
+        Some(list) => {
+            errors.elements(&join(path, "servers"), Some(list)).into_iter().map(|(_, server)| server).collect()
+        }
+        None => Vec::new(),
+    };
+    let kind = errors.take(&join(path, "kind"), raw.kind).unwrap_or_default();
+    let at = join(path, "port");
+    let records = match (kind, raw.port) {
+        (RawKind::Srv, None) => Some(Records::Services),
+        (RawKind::Srv, Some(_)) => {
+            errors.add(at, "must not be set with kind srv: the records name the port");
+            None
+        }
+        (RawKind::A, None) => {
+            errors.add(at, "missing");
+            None
+        }
+        (RawKind::A, port_of_all) => port(errors, &at, port_of_all).map(Records::Addresses),
+    };
+    Some(Dns { name: name?, records: records?, servers })
+}
+
+fn is_domain_name(text: &str) -> bool {
+    let labels = text.strip_suffix('.').unwrap_or(text);
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    labels.len() <= 253 && labels.split('.').all(is_label) && !labels.rsplit('.').next().is_none_or(is_number)
+}
+
+fn kubernetes(errors: &mut Errors, path: &str, part: Part<RawKubernetes>) -> Option<Kubernetes> {
+    let raw = errors.take(path, Some(part))?;
+    errors.unknown(path, &raw.unknown);
+    if !cfg!(feature = "kubernetes") {
+        errors.add(path, "this sidecar was built without Kubernetes; build it with `--features kubernetes`");
+    }
+    let namespace = object_name(errors, &join(path, "namespace"), raw.namespace);
+    let select = select(errors, path, raw.service, raw.labels);
+    let at = join(path, "port");
+    let port = errors.require(&at, raw.port).filter(|port| {
+        let problem = match port {
+            Port::Number(0) => "must be at least 1",
+            Port::Name(name) if !is_port_name(name) => "is no name of a port; write a number without quotes",
+            _ => return true,
+        };
+        errors.add(&at, problem);
+        false
+    });
+    let token_file = errors.take(&join(path, "token_file"), raw.token_file);
+    let ca_file = errors.take(&join(path, "ca_file"), raw.ca_file);
+    let api_server = errors.take(&join(path, "api_server"), raw.api_server);
+    if let Some(url) = &api_server {
+        api_url(errors, &join(path, "api_server"), url, token_file.is_some());
+    }
+    Some(Kubernetes { namespace: namespace?, select: select?, port: port?, api_server, token_file, ca_file })
+}
+
+fn api_url(errors: &mut Errors, path: &str, text: &str, has_token: bool) {
+    let problem = match Url::parse(text) {
+        Err(error) => format!("{text:?} is not a URL: {error}"),
+        Ok(url) if !matches!(url.scheme(), "http" | "https") => format!("{text:?} must begin with https:// or http://"),
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            "a URL must not hold a user or a password; use token_file".to_owned()
+        }
+        Ok(url) if url.query().is_some() || url.fragment().is_some() => {
+            format!("{text:?} must end with its path; the paths of the API are added to it")
+        }
+        Ok(url) if url.scheme() == "http" && has_token => {
+            "a token is sent over https only; leave token_file out, or begin with https://".to_owned()
+        }
+        Ok(_) => return,
+    };
+    errors.add(path, problem);
+}
+
+fn select(
+    errors: &mut Errors,
+    path: &str,
+    service: Option<Part<String>>,
+    labels: Option<Part<BTreeMap<String, String>>>,
+) -> Option<Select> {
+    if service.is_some() == labels.is_some() {
+        errors.add(path, "exactly one of service and labels must be set");
+        return None;
+    }
+    if service.is_some() {
+        return object_name(errors, &join(path, "service"), service).map(Select::Service);
+    }
+    let path = join(path, "labels");
+    let labels = errors.take(&path, labels)?;
+    if labels.is_empty() {
+        errors.add(&path, "must not be empty");
+    }
+    let is_word = |text: &str, more: &[u8]| {
+        text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte) || more.contains(&byte))
+    };
+    for (key, value) in &labels {
+        if key.is_empty() || !is_word(key, b"/") || !is_word(value, b"") {
+            errors.add(&path, format!("\"{key}: {value}\" is no label of Kubernetes"));
+        }
+    }
+    Some(Select::Labels(labels))
+}
+
+fn object_name(errors: &mut Errors, path: &str, part: Option<Part<String>>) -> Option<String> {
+    let name = errors.require(path, part)?;
+    let is_name = (1..=63).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if !is_name {
+        errors.add(path, format!("{name:?} is no name in Kubernetes: at most 63 small letters, digits and -"));
+        return None;
+    }
+    Some(name)
+}
+
+fn is_port_name(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_lowercase())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+fn file(errors: &mut Errors, path: &str, part: Part<RawFile>) -> Option<PathBuf> {
+    let raw = errors.take(path, Some(part))?;
+    errors.unknown(path, &raw.unknown);
+    let at = join(path, "path");
+    let file = errors.require(&at, raw.path)?;
+    if file.as_os_str().is_empty() {
+        errors.add(at, "must not be empty");
+        return None;
+    }
+    Some(file)
+}
+
+#[cfg(test)]
+mod tests;

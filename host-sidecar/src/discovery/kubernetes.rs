@@ -1,0 +1,222 @@
+//! Workers by EndpointSlices: listed once, then watched.
+//!
+//! [`slices`] is the pure part: which workers slices name. Whatever breaks a watch, the slices are listed anew, so nothing
+//! that was missed meanwhile stays missed.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::{Api, Client};
+use tokio::time::{sleep, timeout};
+
+use self::slices::Slices;
+use super::{Found, LookError, Teller};
+use crate::backoff;
+use crate::config::TokenSource;
+use crate::config::discover::{Kubernetes, Source};
+
+mod slices;
+
+/// Where a pod finds its own cluster's API server.
+const HOST: &str = "KUBERNETES_SERVICE_HOST";
+const PORT: &str = "KUBERNETES_SERVICE_PORT";
+/// What a pod is given to prove who it is, and to know the API server.
+const TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+const CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+
+/// The API server no longer knows what was last seen.
+const GONE: u16 = 410;
+
+/// How long to wait for what.
+struct Pace {
+    /// To connect, and for an answer.
+    answer: Duration,
+    /// After which the API server ends a watch; so long a connection may be dead unnoticed, and a little longer.
+    watch: Duration,
+    /// Before a watch that ended goes on where it was.
+    resume: Duration,
+    /// The pauses after failures: the first, and up to which it doubles.
+    retry: (Duration, Duration),
+}
+
+const PACE: Pace = Pace {
+    answer: Duration::from_secs(10),
+    watch: Duration::from_secs(60),
+    resume: Duration::from_millis(100),
+    retry: (Duration::from_secs(1), Duration::from_secs(30)),
+};
+
+/// Watches for ever.
+pub async fn run<P: FnMut(Found) + Send>(kubernetes: &Kubernetes, source: &Source, teller: Teller<P>) {
+    Watcher::new(kubernetes, source, teller, &PACE).run().await;
+}
+
+struct Watcher<'a, P> {
+    kubernetes: &'a Kubernetes,
+    teller: Teller<P>,
+    pace: &'a Pace,
+    slices: Slices<'a>,
+    /// What ended the last watch, until the next begins.
+    trouble: Option<LookError>,
+    /// Ends of that kind since a watch last said something.
+    failures: u32,
+}
+
+impl<'a, P: FnMut(Found) + Send> Watcher<'a, P> {
+    fn new(kubernetes: &'a Kubernetes, source: &'a Source, teller: Teller<P>, pace: &'a Pace) -> Self {
+        let slices = Slices::new(source, &kubernetes.port);
+        Self { kubernetes, teller, pace, slices, trouble: None, failures: 0 }
+    }
+
+    async fn run(mut self) {
+        loop {
+            if let Err(error) = self.list_and_watch().await {
+                self.failures = self.failures.saturating_add(1);
+                self.trouble = Some(error.clone());
+                self.teller.tell(Found::failed(error));
+            }
+            let (first, longest) = self.pace.retry;
+            sleep(backoff::pause(first, longest, self.failures, fastrand::f64())).await;
+        }
+    }
+
+    /// Ends when the slices must be listed anew: after a failure, or when the API server no longer knows what was last seen.
+    async fn list_and_watch(&mut self) -> Result<(), LookError> {
+        let mut slices = self.connect()?;
+        let mut version = self.list(&slices).await?;
+        while self.watch(&slices, &mut version).await? {
+            sleep(self.pace.resume).await;
+            // With the token that the file has now: a pod's own is replaced within the hour.
+            slices = self.connect()?;
+        }
+        Ok(())
+    }
+
+    fn connect(&self) -> Result<Api<EndpointSlice>, LookError> {
+        let config = client_config(self.kubernetes, self.pace)?;
+        let authorities = config.root_cert_file.as_deref().unwrap_or(Path::new("the system's authorities")).to_owned();
+        let client = Client::try_from(config)
+            .map_err(|error| LookError::Unreadable(format!("{}: {}", authorities.display(), cause(&error))))?;
+        Ok(Api::namespaced(client, &self.kubernetes.namespace))
+    }
+
+    /// The version of the list, from which a watch goes on.
+    async fn list(&mut self, slices: &Api<EndpointSlice>) -> Result<String, LookError> {
+        let wanted = ListParams::default().labels(&self.kubernetes.select.as_label_selector());
+        let list = answer(self.pace, slices.list(&wanted)).await?.map_err(|error| failure(&error))?;
+        let version = list.metadata.resource_version.filter(|version| !version.is_empty());
+        let version = version.ok_or_else(|| LookError::Unreadable("the list of slices has no version".into()))?;
+        self.slices.replace(list.items);
+        self.tell();
+        Ok(version)
+    }
+
+    /// Whether a watch from `version` can go on.
+    async fn watch(&mut self, slices: &Api<EndpointSlice>, version: &mut String) -> Result<bool, LookError> {
+        let seconds = u32::try_from(self.pace.watch.as_secs()).unwrap_or(u32::MAX).max(1);
+        let wanted = WatchParams::default().labels(&self.kubernetes.select.as_label_selector()).timeout(seconds);
+        let mut events = match answer(self.pace, slices.watch(&wanted, version)).await? {
+            Ok(events) => events.boxed(),
+            Err(kube::Error::Api(status)) if status.code == GONE => return Ok(false),
+            Err(error) => return Err(failure(&error)),
+        };
+        if self.trouble.take().is_some() {
+            self.tell();
+        }
+        loop {
+            let event = timeout(self.pace.watch + self.pace.answer, events.next()).await;
+            let event = event.map_err(|_| LookError::Timeout)?.transpose().map_err(|error| failure(&error))?;
+            self.failures = 0;
+            let seen = match event {
+                None => return Ok(true),
+                Some(WatchEvent::Added(slice) | WatchEvent::Modified(slice)) => self.slices.set(slice),
+                Some(WatchEvent::Deleted(slice)) => self.slices.remove(slice),
+                Some(WatchEvent::Bookmark(mark)) => {
+                    *version = mark.metadata.resource_version;
+                    continue;
+                }
+                Some(WatchEvent::Error(status)) if status.code == GONE => return Ok(false),
+                Some(WatchEvent::Error(status)) => return Err(refused(&status)),
+            };
+            *version = seen.unwrap_or_else(|| version.clone());
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        let (members, problem) = self.slices.members();
+        self.teller.tell(Found { members: Some(members), error: self.trouble.clone().or(problem) });
+    }
+}
+
+async fn answer<T>(pace: &Pace, request: impl Future<Output = kube::Result<T>>) -> Result<kube::Result<T>, LookError> {
+    timeout(pace.answer, request).await.map_err(|_| LookError::Timeout)
+}
+
+/// Where the API server is, and the files with the token for it and its authorities. `environment` is asked only where the
+/// configuration names no server.
+fn reach(
+    kubernetes: &Kubernetes,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<(String, Option<PathBuf>, Option<PathBuf>), LookError> {
+    let Kubernetes { api_server, token_file, ca_file, .. } = kubernetes;
+    if let Some(url) = api_server {
+        return Ok((url.clone(), token_file.clone(), ca_file.clone()));
+    }
+    let own = |file: &Option<PathBuf>, own: &str| Some(file.clone().unwrap_or_else(|| own.into()));
+    let url = own_api_server(environment)
+        .ok_or_else(|| LookError::Connection(format!("{HOST} is not set, so this is no pod; set api_server")))?;
+    Ok((url, own(token_file, TOKEN_FILE), own(ca_file, CA_FILE)))
+}
+
+fn client_config(kubernetes: &Kubernetes, pace: &Pace) -> Result<kube::Config, LookError> {
+    let (url, token_file, ca_file) = reach(kubernetes, |name| std::env::var(name).ok())?;
+    let url = url.parse().map_err(|error| LookError::Connection(format!("{url:?} is not a URL: {error}")))?;
+    let mut config = kube::Config::new(url);
+    config.connect_timeout = Some(pace.answer);
+    // Failures are told and tried again by the watcher.
+    config.default_retry = false;
+    if let Some(file) = token_file {
+        config.auth_info.token = Some(TokenSource::File(file).read().map_err(LookError::Unreadable)?.into());
+    }
+    // An empty list keeps the system's authorities out.
+    config.root_cert = ca_file.is_some().then(Vec::new);
+    config.root_cert_file = ca_file;
+    Ok(config)
+}
+
+fn own_api_server(environment: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let (host, port) = environment(HOST).zip(environment(PORT))?;
+    Some(if host.contains(':') { format!("https://[{host}]:{port}") } else { format!("https://{host}:{port}") })
+}
+
+fn failure(error: &kube::Error) -> LookError {
+    match error {
+        kube::Error::Api(status) => refused(status),
+        kube::Error::SerdeError(error) => LookError::Unreadable(format!("the API server's answer: {error}")),
+        error => LookError::Connection(format!("the API server: {}", cause(error))),
+    }
+}
+
+/// The end of the chain: outer errors only say that there was one.
+fn cause(mut error: &dyn Error) -> &dyn Error {
+    while let Some(deeper) = error.source() {
+        error = deeper;
+    }
+    error
+}
+
+fn refused(status: &kube::core::Status) -> LookError {
+    // Whatever is an object reads as a status without a code.
+    if status.code == 0 {
+        return LookError::Unreadable("the API server's answer is none of Kubernetes".into());
+    }
+    LookError::Refused(format!("the API server answers {} {}: {}", status.code, status.reason, status.message))
+}
+
+#[cfg(test)]
+mod tests;

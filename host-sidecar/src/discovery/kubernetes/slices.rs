@@ -1,0 +1,132 @@
+//! Which workers EndpointSlices name.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointSlice};
+
+use crate::config::discover::{Port, Role, Source};
+use crate::discovery::{Condition, LookError, Member};
+
+/// The label that says what the workers of a slice do. A slice has the labels of its Service.
+const ROLE: &str = "llm-d.ai/role";
+
+/// All slices there are.
+pub struct Slices<'a> {
+    source: &'a Source,
+    port: &'a Port,
+    by_name: BTreeMap<String, EndpointSlice>,
+}
+
+impl<'a> Slices<'a> {
+    /// None yet.
+    pub fn new(source: &'a Source, port: &'a Port) -> Self {
+        Self { source, port, by_name: BTreeMap::new() }
+    }
+
+    /// Takes these for all there are.
+    pub fn replace(&mut self, slices: Vec<EndpointSlice>) {
+        self.by_name.clear();
+        for slice in slices {
+            self.set(slice);
+        }
+    }
+
+    /// Takes in a slice that is new or has changed. Its version, if it says one.
+    pub fn set(&mut self, slice: EndpointSlice) -> Option<String> {
+        let version = slice.metadata.resource_version.clone();
+        self.by_name.insert(slice.metadata.name.clone().unwrap_or_default(), slice);
+        version
+    }
+
+    /// Takes out a slice. Its version, if it says one.
+    pub fn remove(&mut self, slice: EndpointSlice) -> Option<String> {
+        self.by_name.remove(slice.metadata.name.as_deref().unwrap_or_default());
+        slice.metadata.resource_version
+    }
+
+    /// The workers of all slices, and what is wrong with a slice that names some but not where they serve.
+    ///
+    /// A pod that stands in slices of both families is one worker, by its IPv4 address; one that is moved from a slice to
+    /// another is one worker, by the better of both conditions.
+    pub fn members(&self) -> (Vec<Member>, Option<LookError>) {
+        let mut problem = None;
+        let mut workers = BTreeMap::new();
+        for (name, slice) in &self.by_name {
+            let Some(port) = self.port_of(slice) else {
+                if !slice.endpoints.is_empty() {
+                    let port = self.port;
+                    let message = format!("EndpointSlice {name} has no TCP port {port}; set `port` to one it has");
+                    problem = Some(LookError::Unreadable(message));
+                }
+                continue;
+            };
+            let role = self.role_of(slice);
+            for endpoint in &slice.endpoints {
+                let Some((key, candidate)) = self.worker(endpoint, port, role) else { continue };
+                let best = workers.entry(key).or_insert_with(|| candidate.clone());
+                if candidate < *best {
+                    *best = candidate;
+                }
+            }
+        }
+        (workers.into_values().map(|candidate| candidate.member).collect(), problem)
+    }
+
+    fn port_of(&self, slice: &EndpointSlice) -> Option<u16> {
+        let wanted = match self.port {
+            Port::Number(port) => return Some(*port),
+            Port::Name(name) => name.as_str(),
+        };
+        let mut ports = slice.ports.iter().flatten();
+        let port = ports.find(|port| {
+            port.name.as_deref() == Some(wanted) && matches!(port.protocol.as_deref(), None | Some("TCP"))
+        })?;
+        port.port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
+    }
+
+    fn role_of(&self, slice: &EndpointSlice) -> Role {
+        let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(ROLE));
+        match label.map(String::as_str) {
+            Some("prefill") => Role::Prefill,
+            Some("decode") => Role::Decode,
+            Some("both") => Role::Both,
+            _ => self.source.role,
+        }
+    }
+
+    /// By what names the pod, else by its address. Only the first address counts, as for all of Kubernetes.
+    fn worker<'b>(&self, endpoint: &'b Endpoint, port: u16, role: Role) -> Option<(&'b str, Candidate)> {
+        let first = endpoint.addresses.first()?;
+        let ip: IpAddr = first.parse().ok()?;
+        let address = SocketAddr::new(ip, port).to_string();
+        let condition = condition(endpoint.conditions.as_ref());
+        let metrics_url = self.source.metrics.url(&address);
+        let pod = endpoint.target_ref.as_ref().and_then(|target| target.uid.as_deref());
+        let member = Member { address, condition, metrics_url, hardware_url: None, role };
+        Some((pod.unwrap_or(first), Candidate { is_v6: ip.is_ipv6(), condition, member }))
+    }
+}
+
+/// One word on a worker. Of several the least counts.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    is_v6: bool,
+    condition: Condition,
+    member: Member,
+}
+
+/// What is not said means that it serves. A pod that ends is no longer given work, whatever else is said of it: Services may
+/// be told to publish pods that are not ready.
+fn condition(said: Option<&EndpointConditions>) -> Condition {
+    let Some(said) = said else { return Condition::Ready };
+    let (ready, serving) = (said.ready.unwrap_or(true), said.serving.unwrap_or(true));
+    match said.terminating.unwrap_or(false) {
+        true if serving => Condition::Draining,
+        false if ready => Condition::Ready,
+        _ => Condition::NotReady,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! The metrics pages of serving engines as [`Reading`]s.
+//!
+//! Each adapter is a table from metric names to what they mean, and says at its head what its engine does not tell. All
+//! are pure and share one rule for what cannot be believed ([`sheet`]).
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::page::samples;
+use crate::reading::Reading;
+
+pub mod custom;
+pub mod dcgm;
+pub mod dynamo;
+mod gpus;
+pub mod llamacpp;
+pub mod sglang;
+pub mod sheet;
+pub mod tgi;
+pub mod triton;
+pub mod trtllm;
+pub mod vllm;
+
+pub use custom::Mapping;
+use sheet::{Load, MAX_RANKS, Sheet};
+
+/// An engine whose page can be read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// NVIDIA Triton with the TensorRT-LLM backend.
+    Triton,
+    /// TensorRT-LLM's own server, `trtllm-serve`.
+    Trtllm,
+    /// Hugging Face Text Generation Inference.
+    Tgi,
+    /// llama.cpp's server.
+    Llamacpp,
+    /// NVIDIA Dynamo: a frontend, or a worker whose engine shows no numbers of its own.
+    Dynamo,
+    /// Another one, by a mapping of the operator's.
+    Custom(Arc<Mapping>),
+}
+
+/// Why a page says nothing of a worker's load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageError {
+    /// Nothing on it says how loaded the engine is, or nothing that can be believed.
+    NoLoad,
+    /// It names more ranks or GPUs than a worker can have.
+    TooManyRanks,
+    /// It holds none of the metrics that an engine is recognised by.
+    UnknownEngine,
+    /// It holds none of the metrics of a DCGM exporter that tell of load or memory.
+    NoGpu,
+}
+
+impl Engine {
+    /// Every engine that a configuration can name.
+    pub const NAMED: [Self; 7] =
+        [Self::Vllm, Self::Sglang, Self::Triton, Self::Trtllm, Self::Tgi, Self::Llamacpp, Self::Dynamo];
+
+    /// As a configuration, the log and metrics name it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::Triton => "triton",
+            Self::Trtllm => "trtllm",
+            Self::Tgi => "tgi",
+            Self::Llamacpp => "llamacpp",
+            Self::Dynamo => "dynamo",
+            Self::Custom(_) => "custom",
+        }
+    }
+}
+
+/// What `page` says if it is `engine`'s.
+///
+/// # Errors
+/// The page is not that engine's, or cannot be believed.
+pub fn read(engine: &Engine, page: &str) -> Result<Reading, PageError> {
+    let mut sheet = Sheet::default();
+    match engine {
+        Engine::Vllm => vllm::note(&mut sheet, page),
+        Engine::Sglang => sglang::note(&mut sheet, page),
+        Engine::Triton => triton::note(&mut sheet, page),
+        Engine::Trtllm => trtllm::note(&mut sheet, page),
+        Engine::Tgi => tgi::note(&mut sheet, page),
+        Engine::Llamacpp => llamacpp::note(&mut sheet, page),
+        Engine::Dynamo => dynamo::note(&mut sheet, page),
+        Engine::Custom(mapping) => mapping.note(&mut sheet, page),
+    }?;
+    let hardware = match engine {
+        Engine::Triton => triton::gpus(page)?,
+        _ => Vec::new(),
+    };
+    Ok(Reading { engine: engine.clone(), ranks: sheet.reports()?, limits: sheet.limits(), hardware })
+}
+
+/// Whose page this is, by the first load gauge on it. A Dynamo worker shows its engine's gauges beside its own, and the
+/// engine's say more, so Dynamo is the answer only when no engine is.
+///
+/// ```
+/// use host_sidecar::engines::{Engine, recognise};
+///
+/// assert_eq!(recognise("sglang:num_running_reqs{model_name=\"m\"} 2\n"), Some(Engine::Sglang));
+/// assert_eq!(recognise("<html>Bad Gateway</html>\n"), None);
+/// ```
+pub fn recognise(page: &str) -> Option<Engine> {
+    let mut dynamo = None;
+    for (engine, _) in samples(page, "", engine_of) {
+        if engine != Engine::Dynamo {
+            return Some(engine);
+        }
+        dynamo = Some(engine);
+    }
+    dynamo
+}
+
+/// Reads the pages of one worker, one after the other, and remembers whose they are.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    recognised: Option<Engine>,
+}
+
+impl Reader {
+    /// What `page` says if it is `configured`'s or, without that, the engine's that it is recognised by. One that has been
+    /// recognised is looked for anew only when its page can no longer be read as such: the worker may have been replaced.
+    ///
+    /// # Errors
+    /// The page is not the engine's, or of none that is known, or cannot be believed.
+    pub fn read(&mut self, configured: Option<&Engine>, page: &str) -> Result<Reading, PageError> {
+        if let Some(engine) = configured {
+            return read(engine, page);
+        }
+        let known = self.recognised.as_ref().map(|engine| read(engine, page));
+        if let Some(Ok(reading)) = known {
+            return Ok(reading);
+        }
+        match recognise(page) {
+            Some(engine) => read(self.recognised.insert(engine), page),
+            None => known.unwrap_or(Err(PageError::UnknownEngine)),
+        }
+    }
+}
+
+/// Whose load gauge `name` is.
+fn engine_of(name: &str) -> Option<Engine> {
+    Some(match name {
+        "vllm:num_requests_running" | "vllm:num_requests_waiting" => Engine::Vllm,
+        "sglang:num_running_reqs" | "sglang:num_queue_reqs" | "sglang:token_usage" => Engine::Sglang,
+        "nv_trt_llm_request_metrics" | "nv_trt_llm_kv_cache_block_metrics" => Engine::Triton,
+        "trtllm_num_requests_running" | "trtllm_num_requests_waiting" | "trtllm_kv_cache_utilization" => Engine::Trtllm,
+        "tgi_batch_current_size" | "tgi_queue_size" => Engine::Tgi,
+        "llamacpp:requests_processing" | "llamacpp:requests_deferred" => Engine::Llamacpp,
+        _ if dynamo::is_load(name) => Engine::Dynamo,
+        _ => return None,
+    })
+}
+
+/// Notes what a page of one rank says, by a table of names.
+fn note_single(
+    sheet: &mut Sheet,
+    page: &str,
+    prefix: &str,
+    load_of: impl Fn(&str) -> Option<Load>,
+) -> Result<(), PageError> {
+    for (load, sample) in samples(page, prefix, load_of) {
+        sheet.note(0, load, sample.value)?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for PageError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLoad => write!(out, "the page holds no load gauge of this engine, or none that can be believed"),
+            Self::TooManyRanks => write!(out, "the page names more than {MAX_RANKS} ranks or GPUs"),
+            Self::UnknownEngine => write!(
+                out,
+                "the page is of no engine that is known: name one in `engine`, or map its metrics with `engine.custom`"
+            ),
+            Self::NoGpu => write!(
+                out,
+                "the page holds neither utilization nor memory of a GPU: a DCGM exporter must export DCGM_FI_DEV_GPU_UTIL, \
+                 DCGM_FI_DEV_FB_USED and DCGM_FI_DEV_FB_FREE"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PageError {}
+
+#[cfg(test)]
+mod tests;

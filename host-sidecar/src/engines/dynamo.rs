@@ -1,0 +1,97 @@
+//! The pages of NVIDIA Dynamo: of a worker (its system port) and of a frontend.
+//!
+//! - A worker tells KV use and blocks by `dp_rank`, and how many requests it has: `dynamo_component_inflight_requests` of the
+//!   endpoint `generate`. It does not tell those that wait apart from those that run.
+//! - A frontend tells how many requests it has, and of these how many have had no token yet: these are waiting, the others
+//!   running; without the second number nobody knows how many run. It tells all four limits.
+//! - What is told of the page as a whole belongs to its only rank. Where there are several nobody knows which has it, so it
+//!   is left out.
+//! - Prefill tokens are not told of a worker as a whole; a frontend tells them of each worker behind it, which are not the
+//!   worker that the page is read for.
+
+use super::PageError;
+use super::sheet::{Cells, Limit, Load, Order, Sheet, rank_of};
+use crate::page::samples;
+
+/// The series that matter.
+#[derive(Clone, Copy)]
+enum Series {
+    /// Of a rank.
+    Load(Load),
+    Limit(Limit),
+    Page(Page),
+}
+
+/// What is told of the page as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Page {
+    /// Requests at a worker.
+    AtWorker,
+    /// Requests at a frontend.
+    AtFrontend,
+    /// Of these, those without a token.
+    Queued,
+}
+
+/// Notes what the page says.
+///
+/// # Errors
+/// It names more ranks than a worker can have.
+pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
+    let mut whole = Cells::default();
+    for (series, sample) in samples(page, "dynamo_", series) {
+        match series {
+            Series::Load(load) => {
+                if let Some(rank) = rank_of(&sample, "dp_rank") {
+                    sheet.note(rank, load, sample.value)?;
+                }
+            }
+            Series::Limit(limit) => sheet.limit(limit, sample.value),
+            Series::Page(Page::AtWorker) if sample.label("dynamo_endpoint").is_some_and(|name| name != "generate") => {}
+            Series::Page(what) => whole.note(what, sample.value, Order::default()),
+        }
+    }
+    note_whole(sheet, &whole)
+}
+
+fn note_whole(sheet: &mut Sheet, whole: &Cells<Page>) -> Result<(), PageError> {
+    let mut ranks = sheet.ranks();
+    let rank = ranks.next().unwrap_or(0);
+    if ranks.next().is_some() {
+        return Ok(());
+    }
+    drop(ranks);
+    let queued = whole.get(Page::Queued);
+    if let Some(queued) = queued {
+        sheet.note(rank, Load::Waiting, queued)?;
+    }
+    // The two gauges are not read at one instant, so the smaller one may be the larger for a moment.
+    let behind_frontend = whole.get(Page::AtFrontend).zip(queued).map(|(all, queued)| (all - queued).max(0.0));
+    if let Some(running) = whole.get(Page::AtWorker).or(behind_frontend) {
+        sheet.note(rank, Load::Running, running)?;
+    }
+    Ok(())
+}
+
+/// Whether a metric says how loaded something is.
+pub fn is_load(name: &str) -> bool {
+    matches!(series(name), Some(Series::Page(_) | Series::Load(Load::KvShare)))
+}
+
+fn series(name: &str) -> Option<Series> {
+    Some(match name {
+        "dynamo_component_gpu_cache_usage_percent" | "dynamo_component_kvstats_gpu_cache_usage_percent" => {
+            Series::Load(Load::KvShare)
+        }
+        "dynamo_component_total_blocks" | "dynamo_component_kvstats_total_blocks" => Series::Load(Load::KvTotal),
+        "dynamo_component_kvstats_active_blocks" => Series::Load(Load::KvUsed),
+        "dynamo_component_inflight_requests" => Series::Page(Page::AtWorker),
+        "dynamo_frontend_inflight_requests" => Series::Page(Page::AtFrontend),
+        "dynamo_frontend_queued_requests" => Series::Page(Page::Queued),
+        "dynamo_frontend_model_kv_cache_block_size" => Series::Limit(Limit::BlockSize),
+        "dynamo_frontend_model_max_num_seqs" => Series::Limit(Limit::MaxNumSeqs),
+        "dynamo_frontend_model_max_num_batched_tokens" => Series::Limit(Limit::MaxNumBatchedTokens),
+        "dynamo_frontend_model_context_length" => Series::Limit(Limit::MaxModelLen),
+        _ => return None,
+    })
+}

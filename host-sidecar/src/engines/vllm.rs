@@ -1,0 +1,58 @@
+//! vLLM's metrics page.
+//!
+//! - Ranks stand by the label `engine`; a page without it has one, rank 0.
+//! - Each engine tells the share of its KV blocks in use, but how many blocks **all** engines of the page have together:
+//!   `kv_total_blocks` is an equal part of that, and `kv_used_blocks` the rounded product. Without that number, which is
+//!   `None` while vLLM sizes its cache, only the share is known.
+//! - It tells no prefill tokens. They are worked out: waiting requests × mean prompt of all requests that finished, so
+//!   unknown until one has, and without prompts that are already in prefill.
+//! - Of its limits it tells the block size alone.
+
+use super::PageError;
+use super::sheet::{Limit, Load, Sheet, number_in, rank_of};
+use crate::page::samples;
+
+/// The series that matter.
+#[derive(Clone, Copy)]
+enum Series {
+    Load(Load),
+    CacheConfig,
+}
+
+/// Notes what the page says.
+///
+/// # Errors
+/// It names more engines than a worker can have.
+pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
+    let mut blocks = Vec::new();
+    for (series, sample) in samples(page, "vllm:", series) {
+        let Some(rank) = rank_of(&sample, "engine") else { continue };
+        match series {
+            Series::Load(load) => sheet.note(rank, load, sample.value)?,
+            Series::CacheConfig => {
+                sheet.declare(rank)?;
+                blocks.extend(number_in(&sample, "num_gpu_blocks").map(|blocks| (rank, blocks)));
+                if let Some(size) = number_in(&sample, "block_size") {
+                    sheet.limit(Limit::BlockSize, size);
+                }
+            }
+        }
+    }
+    let engines = sheet.ranks().len() as f64;
+    for (rank, blocks) in blocks {
+        sheet.note(rank, Load::KvTotal, (blocks / engines).floor())?;
+    }
+    Ok(())
+}
+
+fn series(name: &str) -> Option<Series> {
+    Some(Series::Load(match name {
+        "vllm:num_requests_running" => Load::Running,
+        "vllm:num_requests_waiting" => Load::Waiting,
+        "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" => Load::KvShare,
+        "vllm:request_prompt_tokens_sum" => Load::PromptTokens,
+        "vllm:request_prompt_tokens_count" => Load::Prompts,
+        "vllm:cache_config_info" => return Some(Series::CacheConfig),
+        _ => return None,
+    }))
+}

@@ -1,0 +1,64 @@
+//! Looks at GPUs: those beside each worker through its exporter, and those of this machine through NVIDIA's library.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::{info, warn};
+
+use crate::config;
+use crate::engines::dcgm;
+use crate::nvml;
+use crate::page::text;
+use crate::scrape::{ScrapeError, page};
+use crate::shared::Shared;
+use crate::table::Target;
+
+/// Longest look at an exporter's page. Nothing waits for it.
+const LONGEST_LOOK: Duration = Duration::from_secs(2);
+
+/// Reads a worker's `hardware_url` for ever, or until its pool is gone. What it said last stands until it says something
+/// else: it is shown, and nothing is decided by it.
+pub async fn follow_exporter(shared: Arc<Shared>, target: Target) {
+    let Some(url) = target.hardware_url.as_deref() else { return };
+    let (pool, worker) = (&*target.worker.pool, &*target.worker.address);
+    let mut was_good = None;
+    while let Some((config, _, peer)) = shared.pool(pool) {
+        let looked = page(&peer, url, LONGEST_LOOK.min(config.hardware.interval)).await;
+        let gpus = looked.and_then(|page| dcgm::read(&text(&page)).map_err(ScrapeError::Page));
+        if was_good.replace(gpus.is_ok()) != Some(gpus.is_ok()) {
+            match &gpus {
+                Ok(gpus) => info!(pool, worker, gpus = gpus.len(), "exporter answers"),
+                Err(error) => warn!(pool, worker, url, %error, "exporter cannot be read"),
+            }
+        }
+        if let Ok(gpus) = gpus {
+            shared.update(|table| table.saw_gpus(&target.worker, gpus));
+        }
+        tokio::time::sleep(config.hardware.interval).await;
+    }
+}
+
+/// Reads the GPUs of this machine for ever; without the library there is nothing to do.
+pub async fn follow_local(shared: Arc<Shared>, hardware: config::Hardware) {
+    let Ok(Some(library)) = tokio::task::spawn_blocking(nvml::open).await else {
+        return std::future::pending().await;
+    };
+    let library = Arc::new(library);
+    let mut ticks = interval(hardware.interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let library = Arc::clone(&library);
+        // A driver that hangs keeps one thread, and what was read last is not shown as if it were new.
+        let looked = timeout(hardware.interval, tokio::task::spawn_blocking(move || library.read())).await;
+        match looked {
+            Ok(gpus) => shared.set_local_gpus(gpus.unwrap_or_default()),
+            Err(_) => {
+                warn!("the NVIDIA driver does not answer; its GPUs are no longer read");
+                shared.set_local_gpus(Vec::new());
+                return std::future::pending().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What stands now. Built for every page, so that no gauge is older than the page and none lingers.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use admission_core::view::{RankReport, WorkerReport, WorkerState, kv_used_share};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::{Labels, PREFIX, with};
+use crate::pull;
+use crate::reading::Gpu;
+use crate::table::{PoolRow, Table, Way};
+
+/// Workers of a pool that have series of their own; the pool's sums count all.
+const MAX_WORKERS: usize = 1_000;
+
+type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
+
+/// Every gauge of the page.
+pub fn gauges(table: &Table, local_gpus: &[Gpu], now: Duration) -> Registry {
+    let mut registry = Registry::with_prefix(PREFIX);
+    let rows: Vec<_> = table.rows(now).collect();
+    worker_gauges(&mut registry, &rows);
+    pool_gauges(&mut registry, &rows);
+    load_gauges(&mut registry, &rows);
+    budget_gauges(&mut registry, &rows);
+    gpu_gauges(&mut registry, &rows, local_gpus);
+    let help = "Time since the proxy last took a view, or since the start while it has taken none";
+    let ages = registered(&mut registry, "proxy_view_age_seconds", help);
+    // Names of proxies that ask are drawn by chance, and come and go: the one that took a view last stands for all.
+    let pulled = table.proxies().filter(|proxy| proxy.way == Way::Pulled).max_by_key(|proxy| proxy.taken_at);
+    let pulled = pulled.map(|proxy| (pull::LABEL, proxy.taken_at));
+    let pushed = table.proxies().filter(|proxy| proxy.way == Way::Pushed).map(|proxy| (proxy.name, proxy.taken_at));
+    for (name, taken_at) in pushed.chain(pulled) {
+        let age = now.saturating_sub(taken_at.unwrap_or_default());
+        ages.get_or_create(&vec![("proxy", name.to_owned())]).set(age.as_secs_f64());
+    }
+    registry
+}
+
+fn worker_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+    let up = registered(registry, "worker_up", "1 while the worker answers, draining or not");
+    let draining =
+        registered(registry, "worker_draining", "1 while the worker finishes what it has and takes nothing new");
+    let busy = registered(registry, "worker_busy", "1 while the worker is to be given nothing: busy, stale or crowded");
+    let kv = registered(registry, "worker_kv_used_ratio", "KV blocks in use over all ranks; absent while unknown");
+    let help = "Sequences in the running batches of all ranks; absent while unknown";
+    let running = registered(registry, "worker_running", help);
+    let help = "Requests waiting inside the engines of all ranks; absent while unknown";
+    let waiting = registered(registry, "worker_waiting", help);
+    let help = "Time since the last good scrape began, or since the start while there was none";
+    let age = registered(registry, "worker_scrape_age_seconds", help);
+    let help = "1 while the last scrape of the worker gave no numbers, by why";
+    let failing = registered(registry, "worker_failing", help);
+    for row in rows {
+        for report in row.report.workers.iter().take(MAX_WORKERS) {
+            let labels = with(("pool", row.name), "worker", &report.address);
+            let set = |gauges: &Gauges, value: f64| {
+                gauges.get_or_create(&labels).set(value);
+            };
+            set(&up, f64::from(report.state != WorkerState::Down));
+            set(&draining, f64::from(report.state == WorkerState::Draining));
+            set(&busy, f64::from(report.busy));
+            kv_used_share(&report.ranks).into_iter().for_each(|share| set(&kv, share));
+            sum(report, |rank| rank.running).into_iter().for_each(|count| set(&running, count));
+            sum(report, |rank| rank.waiting).into_iter().for_each(|count| set(&waiting, count));
+            set(&age, report.scraped_ms_ago as f64 / 1_000.0);
+            if let Some(cause) = &report.cause {
+                let mut labels = labels.clone();
+                labels.push(("cause", cause.clone()));
+                failing.get_or_create(&labels).set(1.0);
+            }
+        }
+    }
+}
+
+/// Over all ranks; `None` when there is none, or one does not say.
+fn sum(report: &WorkerReport, count: impl Fn(&RankReport) -> Option<u64>) -> Option<f64> {
+    let sum = report.ranks.iter().try_fold(0.0, |sum, rank| Some(sum + count(rank)? as f64))?;
+    (!report.ranks.is_empty()).then_some(sum)
+}
+
+fn pool_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+    let all = registered(registry, "pool_workers", "Workers there are");
+    let live = registered(registry, "pool_live_workers", "Workers that can be given work");
+    let free = registered(registry, "pool_free_workers", "Workers that can be given work and are not busy");
+    let stale = registered(registry, "pool_failing_workers", "Workers whose last scrape gave no numbers");
+    let help = "How full the live workers are by the pool's detector; 1 is full, and it may be more";
+    let saturation = registered(registry, "pool_saturation_ratio", help);
+    for row in rows {
+        let labels = vec![("pool", row.name.to_owned())];
+        let set = |gauges: &Gauges, value: f64| {
+            gauges.get_or_create(&labels).set(value);
+        };
+        let count = |keep: fn(&&WorkerReport) -> bool| row.report.workers.iter().filter(keep).count() as f64;
+        set(&all, count(|_| true));
+        set(&live, count(|report| report.state == WorkerState::Up));
+        set(&free, count(|report| report.state == WorkerState::Up && !report.busy));
+        set(&stale, count(|report| report.cause.is_some()));
+        row.report.saturation.into_iter().for_each(|share| set(&saturation, share));
+    }
+}
+
+/// What an autoscaler needs.
+fn load_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+    let help = "Sequences running in the workers that can be given work; of those that tell";
+    let running = registered(registry, "pool_running", help);
+    let help = "Requests waiting inside the engines of workers that can be given work; of those that tell";
+    let waiting = registered(registry, "pool_waiting", help);
+    let help = "Requests that wait in the proxies heard of late; absent while there is none";
+    let queued = registered(registry, "pool_proxy_queue", help);
+    let help = "Mean share of KV blocks in use in the workers that can be given work; of those that tell";
+    let kv = registered(registry, "pool_kv_used_ratio", help);
+    for row in rows {
+        let labels = vec![("pool", row.name.to_owned())];
+        let set = |gauges: &Gauges, value: f64| {
+            gauges.get_or_create(&labels).set(value);
+        };
+        let told = |count: fn(&RankReport) -> Option<u64>| -> Vec<f64> {
+            row.report.live().filter_map(|report| sum(report, count)).collect()
+        };
+        for (gauges, told) in [(&running, told(|rank| rank.running)), (&waiting, told(|rank| rank.waiting))] {
+            if !told.is_empty() {
+                set(gauges, told.iter().sum());
+            }
+        }
+        row.queued.into_iter().for_each(|count| set(&queued, count as f64));
+        let shares: Vec<_> = row.report.live().filter_map(|report| kv_used_share(&report.ranks)).collect();
+        if !shares.is_empty() {
+            set(&kv, shares.iter().sum::<f64>() / shares.len() as f64);
+        }
+    }
+}
+
+fn budget_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+    let help = "Share of the pool that lanes with a dispatch budget may still fill; absent where none is configured";
+    let budget = registered(registry, "pool_dispatch_budget_ratio", help);
+    let help = "1 while the source of the dispatch budget has a sample; the first that has one is believed";
+    let available = registered(registry, "pool_dispatch_budget_source_available", help);
+    for row in rows {
+        if let Some(share) = row.report.dispatch_budget {
+            budget.get_or_create(&vec![("pool", row.name.to_owned())]).set(share);
+        }
+        for (source, value) in &row.budget {
+            let labels = with(("pool", row.name), "source", source.name());
+            available.get_or_create(&labels).set(f64::from(value.is_some()));
+        }
+    }
+}
+
+fn gpu_gauges(registry: &mut Registry, rows: &[PoolRow<'_>], local: &[Gpu]) {
+    let help = "Memory of a GPU in use; worker and pool are empty for the GPUs of the sidecar's own machine";
+    let used = registered(registry, "gpu_memory_used_bytes", help);
+    let total = registered(registry, "gpu_memory_total_bytes", "Memory of a GPU");
+    let help = "Share of the last sample period in which the GPU computed";
+    let utilization = registered(registry, "gpu_utilization_ratio", help);
+    let behind = rows.iter().flat_map(|row| {
+        let workers = row.gpus.iter().take(MAX_WORKERS);
+        workers.flat_map(|(worker, gpus)| gpus.iter().map(|gpu| (row.name, *worker, gpu)))
+    });
+    for (pool, worker, gpu) in behind.chain(local.iter().map(|gpu| ("", "", gpu))) {
+        let mut labels = with(("pool", pool), "worker", worker);
+        labels.push(("gpu", name(gpu)));
+        let set = |gauges: &Gauges, value: f64| {
+            gauges.get_or_create(&labels).set(value);
+        };
+        gpu.memory_used_bytes.into_iter().for_each(|bytes| set(&used, bytes as f64));
+        gpu.memory_total_bytes.into_iter().for_each(|bytes| set(&total, bytes as f64));
+        gpu.utilization.into_iter().for_each(|share| set(&utilization, share));
+    }
+}
+
+/// Its number in its machine, and its part where it is divided; else its name all over the world.
+fn name(gpu: &Gpu) -> String {
+    match (gpu.index, gpu.mig_instance) {
+        (Some(index), None) => index.to_string(),
+        (Some(index), Some(part)) => format!("{index}/{part}"),
+        (None, _) => gpu.uuid.clone().unwrap_or_default(),
+    }
+}
+
+fn registered(registry: &mut Registry, name: &str, help: &str) -> Gauges {
+    let gauges = Gauges::default();
+    registry.register(name, help, gauges.clone());
+    gauges
+}

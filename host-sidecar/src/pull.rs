@@ -1,0 +1,251 @@
+//! Answers proxies that ask for their view, where there is no listener to push it to.
+//!
+//! A proxy that asks is told like one that is pushed to, by the same [`Courier`]: its question says what it has taken, and
+//! the answer is kept back until there is something to tell.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use admission_core::view::{Have, PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, ViewQuestion, ViewRefusal};
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use tracing::{info, warn};
+
+use crate::courier::{Courier, Outcome, Stamp};
+use crate::push::log_change;
+use crate::server::authorize;
+use crate::shared::Shared;
+use crate::table::{ProxyId, Revision, Way};
+use crate::told::Told;
+
+/// What stands for all of them in metrics: their names are drawn by chance, and come and go.
+pub const LABEL: &str = "(pulling)";
+
+/// Most proxies that ask. Each is told by itself, and has a view of its own remembered.
+const MOST: usize = 256;
+
+/// A proxy that has not asked for so long is gone.
+const FORGOTTEN: Duration = Duration::from_secs(300);
+
+/// Longest wait that a question may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// The proxies that ask.
+pub struct Pulls {
+    shared: Arc<Shared>,
+    askers: Mutex<BTreeMap<String, Asker>>,
+    /// The last question had another token, so that one line is logged and not thousands.
+    stranger: Mutex<bool>,
+}
+
+/// One proxy.
+struct Asker {
+    id: ProxyId,
+    courier: Courier,
+    told: Told,
+    /// The last answer, which the proxy may have taken.
+    sent: Option<Sent>,
+    /// Of its last question.
+    number: u64,
+    heard: Duration,
+}
+
+struct Sent {
+    stamp: Stamp,
+    revision: Revision,
+    pools: BTreeMap<String, PoolReport>,
+}
+
+/// Why a question has no view for an answer.
+type Refused = (StatusCode, String);
+
+/// Answers a question, if it may be asked.
+pub async fn answer(
+    State(pulls): State<Arc<Pulls>>,
+    headers: HeaderMap,
+    question: Result<Json<ViewQuestion>, JsonRejection>,
+) -> Response {
+    let authorized = authorize(&pulls.shared, &headers);
+    pulls.heard_token(authorized.is_ok());
+    if let Err(refused) = authorized {
+        return refused.into_response();
+    }
+    let answer = match checked(question) {
+        Ok(question) => pulls.answer(question).await,
+        Err(refused) => Err(refused),
+    };
+    match answer {
+        Ok(document) => Json(document).into_response(),
+        Err((status, error)) => (status, Json(ViewRefusal { error, ..ViewRefusal::default() })).into_response(),
+    }
+}
+
+fn checked(question: Result<Json<ViewQuestion>, JsonRejection>) -> Result<ViewQuestion, Refused> {
+    let Json(question) = question.map_err(|rejection| (rejection.status(), rejection.body_text()))?;
+    if question.version != VIEW_VERSION {
+        let error = format!("version {} is not {VIEW_VERSION}, the only one understood", question.version);
+        return Err((StatusCode::BAD_REQUEST, error));
+    }
+    if question.proxy.len() != 32 || !question.proxy.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err((StatusCode::BAD_REQUEST, "proxy: must be 32 hexadecimal digits".into()));
+    }
+    Ok(question)
+}
+
+impl Pulls {
+    /// Nobody has asked.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, askers: Mutex::default(), stranger: Mutex::new(false) }
+    }
+
+    /// Takes note whether a question showed the token; says once that one did not, not each time.
+    fn heard_token(&self, is_ours: bool) {
+        let was_stranger = std::mem::replace(&mut *lock(&self.stranger), !is_ours);
+        if is_ours {
+            return;
+        }
+        self.shared.counters.pushed(LABEL, Outcome::Unauthorized.label());
+        if !was_stranger {
+            warn!("a proxy asks for its view without the token of `api`");
+        }
+    }
+
+    /// Waits until there is something to tell, or for as long as the question says.
+    async fn answer(&self, question: ViewQuestion) -> Result<ViewDocument, Refused> {
+        let wait = Duration::from_millis(question.wait_ms).min(LONGEST_WAIT);
+        if tokio::time::timeout(wait, self.shared.settled()).await.is_err() {
+            return Err((StatusCode::SERVICE_UNAVAILABLE, "of no pool is enough known yet".into()));
+        }
+        let until = self.shared.now() + wait;
+        let number = self.heard(&question)?;
+        let mut revisions = self.shared.revisions();
+        let look = self.with(&question.proxy, number, |asker| asker.courier.look())?;
+        loop {
+            let revision = *revisions.borrow_and_update();
+            let now = self.shared.now();
+            let left = self.due(&question.proxy, number, revision)?.min(until).saturating_sub(now);
+            if left.is_zero() {
+                return self.document(&question.proxy, number, now);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(left.min(look)) => {}
+                // Fails only when the sender is gone, and `shared` holds it.
+                _ = revisions.changed() => {}
+            }
+        }
+    }
+
+    /// Takes note of what a question says; its number among those of its proxy.
+    fn heard(&self, question: &ViewQuestion) -> Result<u64, Refused> {
+        let now = self.shared.now();
+        let mut askers = lock(&self.askers);
+        self.forget_the_silent(&mut askers, now);
+        if askers.len() >= MOST && !askers.contains_key(&question.proxy) {
+            return Err((StatusCode::SERVICE_UNAVAILABLE, format!("{MOST} proxies ask here already")));
+        }
+        let asker = askers.entry(question.proxy.clone()).or_insert_with(|| self.newcomer(&question.proxy, now));
+        asker.heard = now;
+        asker.number += 1;
+        let mut took = false;
+        if let Some((outcome, revision)) = asker.outcome(question, self.shared.epoch) {
+            took = matches!(outcome, Outcome::Taken(_));
+            self.shared.counters.pushed(LABEL, outcome.label());
+            if let Some(transition) = asker.courier.end(&outcome, revision, now, fastrand::f64()) {
+                log_change(&question.proxy, &transition);
+            }
+        }
+        // What it has admitted is as true as in an answer to a push, whatever it made of the last view.
+        let have = question.have.unwrap_or(Have { epoch: 0, generation: 0 });
+        let said = ViewAnswer {
+            epoch: have.epoch,
+            generation: have.generation,
+            admitted: question.admitted.clone(),
+            queued: question.queued.clone(),
+        };
+        self.shared.update(|table| table.said(asker.id, &said, now, took));
+        Ok(asker.number)
+    }
+
+    fn newcomer(&self, proxy: &str, now: Duration) -> Asker {
+        info!(proxy, "proxy asks for its view");
+        let config = self.shared.config();
+        Asker {
+            id: self.shared.update(|table| table.register(proxy, Way::Pulled)),
+            courier: Courier::new(self.shared.epoch, config.push.heartbeat, config.scrape.interval),
+            told: Told::default(),
+            sent: None,
+            number: 0,
+            heard: now,
+        }
+    }
+
+    fn forget_the_silent(&self, askers: &mut BTreeMap<String, Asker>, now: Duration) {
+        askers.retain(|proxy, asker| {
+            let stays = now.saturating_sub(asker.heard) < FORGOTTEN;
+            if !stays {
+                info!(proxy, "proxy has not asked for long and is forgotten");
+                self.shared.update(|table| table.forget(asker.id));
+            }
+            stays
+        });
+    }
+
+    fn due(&self, proxy: &str, number: u64, revision: Revision) -> Result<Duration, Refused> {
+        self.with(proxy, number, |asker| asker.courier.due(revision))
+    }
+
+    fn document(&self, proxy: &str, number: u64, now: Duration) -> Result<ViewDocument, Refused> {
+        self.with(proxy, number, |asker| {
+            let stamp = asker.courier.begin(now);
+            let (revision, pools) = self.shared.read(|table| (table.revision(), table.reports(asker.id, now)));
+            let document = asker.told.document(stamp, &pools);
+            asker.sent = Some(Sent { stamp, revision, pools });
+            document
+        })
+    }
+
+    /// Looks at the proxy of a question, if that is still its last.
+    fn with<T>(&self, proxy: &str, number: u64, look: impl FnOnce(&mut Asker) -> T) -> Result<T, Refused> {
+        match lock(&self.askers).get_mut(proxy).filter(|asker| asker.number == number) {
+            Some(asker) => Ok(look(asker)),
+            None => Err((StatusCode::CONFLICT, "a later question of this proxy is under way".into())),
+        }
+    }
+}
+
+impl Asker {
+    /// What has become of the last answer, as a question tells, and what that answer told; `None` where there is nothing to
+    /// tell of.
+    fn outcome(&mut self, question: &ViewQuestion, epoch: u64) -> Option<(Outcome, Revision)> {
+        let have = question.have.map(|Have { epoch, generation }| Stamp { epoch, generation });
+        let sent = self.sent.take();
+        let outcome = match (sent, have) {
+            (Some(sent), Some(have)) if have == sent.stamp => {
+                self.told.taken(sent.stamp, sent.pools);
+                let Stamp { epoch, generation } = have;
+                Some((Outcome::Taken(ViewAnswer { epoch, generation, ..ViewAnswer::default() }), sent.revision))
+            }
+            (sent, Some(have)) if have.epoch >= epoch && !self.told.is_of(have) => {
+                let (epoch, generation) = (Some(have.epoch), Some(have.generation));
+                let error = "another view stands".to_owned();
+                let refusal = ViewRefusal { error, epoch, generation, needs_whole: false };
+                Some((Outcome::Refused(refusal), sent.map_or_else(Revision::default, |sent| sent.revision)))
+            }
+            (Some(sent), _) => Some((Outcome::Failed("it did not take the last answer".into()), sent.revision)),
+            (None, _) => None,
+        };
+        if question.needs_whole || !have.is_some_and(|have| self.told.is_of(have)) {
+            self.told.forget();
+        }
+        outcome
+    }
+}
+
+/// A task that panicked under the lock leaves what is whole: every change is a plain assignment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

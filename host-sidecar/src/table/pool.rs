@@ -1,0 +1,272 @@
+//! One pool: its workers by address, where they were found, and what they add up to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use admission_core::saturation::{BudgetRule, BudgetSamples, BusyThresholds, SaturationRule, WorkerLoad};
+use admission_core::view::{Admitted, PoolReport, Role, WorkerState};
+
+use super::worker::{BusyRule, Sample, Worker};
+use super::{Cause, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId};
+use crate::config::{self, Patience, WhenStale};
+use crate::discovery::{Found, Member};
+use crate::reading::Reading;
+use crate::thresholds::ModelThresholds;
+
+/// What is known of one pool.
+#[derive(Debug)]
+pub struct Pool {
+    pub name: Arc<str>,
+    pub model: String,
+    pub busy: BusyThresholds,
+    /// All sources have spoken and all workers been tried once. Stays so: what comes later is told as it comes.
+    pub settled: bool,
+    /// What the query for the dispatch budget last said, while it may be believed.
+    pub queried_budget: Option<f64>,
+    configured_busy: BusyThresholds,
+    hysteresis: f64,
+    when_stale: WhenStale,
+    saturation: SaturationRule,
+    budget: Option<BudgetRule>,
+    max_num_batched_tokens: Option<u64>,
+    /// By name. Nothing of one that has not spoken yet.
+    sources: BTreeMap<String, Option<Vec<Member>>>,
+    workers: BTreeMap<Arc<str>, Worker>,
+    untried: usize,
+}
+
+impl Pool {
+    pub fn new(config: &config::Pool) -> Self {
+        let pool = Self {
+            name: config.name.as_str().into(),
+            model: String::new(),
+            busy: config.busy,
+            settled: false,
+            queried_budget: None,
+            configured_busy: config.busy,
+            hysteresis: 0.0,
+            when_stale: WhenStale::default(),
+            saturation: SaturationRule::default(),
+            budget: None,
+            max_num_batched_tokens: None,
+            sources: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            untried: 0,
+        };
+        pool.configured(config)
+    }
+
+    /// The same pool under another configuration.
+    pub fn configured(mut self, config: &config::Pool) -> Self {
+        if self.configured_busy != config.busy {
+            self.busy = config.busy;
+        }
+        self.configured_busy = config.busy;
+        self.model.clone_from(&config.model);
+        self.hysteresis = config.busy_hysteresis;
+        self.when_stale = config.when_stale;
+        self.saturation = config.saturation;
+        self.budget = config.dispatch_budget.as_ref().map(|budget| budget.rule.clone());
+        if config.dispatch_budget.as_ref().is_none_or(|budget| budget.prometheus.is_none()) {
+            self.queried_budget = None;
+        }
+        self.max_num_batched_tokens = config.max_num_batched_tokens;
+        let mut before = std::mem::take(&mut self.sources);
+        for name in config.source_names() {
+            let known = before.remove(&name).flatten();
+            self.sources.insert(name, known);
+        }
+        self
+    }
+
+    /// Takes note of what one of its sources said.
+    pub fn found(&mut self, source: &str, found: Found) {
+        if let (Some(known), Some(members)) = (self.sources.get_mut(source), found.members) {
+            *known = Some(members);
+        }
+    }
+
+    /// Makes its workers those that the sources name; returns whether that changed any. Of two words on one address that
+    /// of the source whose name comes first counts. Nobody goes while a source has not spoken yet, as after a change of
+    /// the configuration: it may name the same workers, and a pool must not be told empty meanwhile.
+    pub fn align(&mut self, serial: &mut u64) -> bool {
+        let mut wanted = BTreeMap::new();
+        for member in self.sources.values().flatten().flatten() {
+            wanted.entry(Arc::from(member.address.as_str())).or_insert(member);
+        }
+        let before = self.workers.len();
+        if self.sources.values().all(Option::is_some) {
+            self.workers.retain(|address, _| wanted.contains_key(address));
+        }
+        let mut changed = self.workers.len() != before;
+        for (address, member) in wanted {
+            match self.workers.get_mut(&address) {
+                Some(worker) if worker.member == *member => {}
+                Some(worker) if worker.member.same_pages(member) => {
+                    worker.member = member.clone();
+                    changed = true;
+                }
+                _ => {
+                    let id = WorkerId { pool: Arc::clone(&self.name), address: Arc::clone(&address), serial: *serial };
+                    *serial += 1;
+                    self.workers.insert(address, Worker::new(id, member.clone()));
+                    changed = true;
+                }
+            }
+        }
+        self.untried = self.workers.values().filter(|worker| !worker.tried).count();
+        changed
+    }
+
+    /// Looks whether it has become known enough to be told of; returns whether that has just come about.
+    pub fn settle(&mut self) -> bool {
+        let all = self.untried == 0 && self.sources.values().all(Option::is_some);
+        let has_just = all && !self.settled;
+        self.settled |= all;
+        has_just
+    }
+
+    /// What is missing for it to be told of, in sentences.
+    pub fn unsettled(&self) -> impl Iterator<Item = String> {
+        let silent = self.sources.iter().filter(|(_, members)| members.is_none());
+        let silent =
+            silent.map(|(source, _)| format!("pool {}: {source} has not said yet which workers there are", self.name));
+        let untried = self.workers.values().filter(|worker| !worker.tried);
+        let untried =
+            untried.map(|worker| format!("pool {}: worker {} has not been scraped yet", self.name, worker.id.address));
+        silent.chain(untried).take(if self.settled { 0 } else { usize::MAX })
+    }
+
+    pub fn targets(&self) -> impl Iterator<Item = Target> {
+        self.workers.values().map(Worker::target)
+    }
+
+    pub fn worker(&self, id: &WorkerId) -> Option<&Worker> {
+        self.workers.get(&id.address).filter(|worker| worker.id.serial == id.serial)
+    }
+
+    pub fn worker_mut(&mut self, id: &WorkerId) -> Option<&mut Worker> {
+        self.workers.get_mut(&id.address).filter(|worker| worker.id.serial == id.serial)
+    }
+
+    pub fn end_scrape(
+        &mut self,
+        scrape: Scrape,
+        result: Result<Reading, Cause>,
+        now: Duration,
+        patience: &Patience,
+        revision: &mut Revision,
+    ) {
+        let rule = self.busy_rule();
+        let Some(worker) = self.worker_mut(&scrape.worker) else { return };
+        let was_tried = std::mem::replace(&mut worker.tried, true);
+        worker.cause = result.as_ref().err().copied();
+        if let Ok(reading) = result {
+            let sample = Sample { began: scrape.began, reading, credits: scrape.credits };
+            revision.numbers += u64::from(worker.saw(sample));
+        }
+        revision.states += u64::from(worker.judge(&rule, now, patience));
+        self.untried -= usize::from(!was_tried);
+    }
+
+    pub fn set_busy(&mut self, busy: BusyThresholds, now: Duration, patience: &Patience, revision: &mut Revision) {
+        self.busy = busy;
+        let rule = self.busy_rule();
+        for worker in self.workers.values_mut() {
+            revision.states += u64::from(worker.judge(&rule, now, patience));
+        }
+    }
+
+    fn busy_rule(&self) -> BusyRule {
+        let Self { busy: thresholds, hysteresis, max_num_batched_tokens, .. } = *self;
+        BusyRule { thresholds, hysteresis, max_num_batched_tokens }
+    }
+
+    /// Forgets what one proxy was credited with in the samples.
+    pub fn drop_credits(&mut self, proxy: ProxyId) {
+        for sample in self.workers.values_mut().filter_map(|worker| worker.sample.as_mut()) {
+            if sample.credits.contains_key(&proxy) {
+                Arc::make_mut(&mut sample.credits).insert(proxy, Admitted::default());
+            }
+        }
+    }
+
+    /// What a proxy was known to have admitted when the oldest sample of a live worker began; `None` without a live one.
+    pub fn credit(&self, proxy: ProxyId, now: Duration, patience: &Patience) -> Option<Admitted> {
+        let samples = self.live(now, patience).filter_map(|worker| worker.sample.as_ref());
+        let credits = samples.map(|sample| sample.credits.get(&proxy).copied().unwrap_or_default());
+        credits.min_by_key(|credit| (credit.requests, credit.blocks))
+    }
+
+    /// What is told of it, but for what the proxy admitted. `queued` wait in the proxies.
+    pub fn report(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolReport {
+        let loads = || self.loads(now, patience);
+        let samples = self.samples(queued);
+        let spared = self.spared(now, patience);
+        let workers = self.workers.values().zip(&spared).filter(|(worker, _)| worker.tried);
+        PoolReport {
+            admitted: Admitted::default(),
+            saturation: Some(self.saturation.saturation(loads())),
+            dispatch_budget: self.budget.as_ref().map(|rule| rule.budget(loads(), &samples)),
+            workers: workers.map(|(worker, busy)| worker.report(now, patience, *busy)).collect(),
+            removed: Vec::new(),
+        }
+    }
+
+    pub fn row(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolRow<'_> {
+        let samples = self.samples(queued);
+        let by_source = |rule: &BudgetRule| {
+            let sources = rule.sources.iter();
+            sources.map(|source| (*source, rule.by(*source, self.loads(now, patience), &samples))).collect()
+        };
+        let gpus = self.workers.values().filter(|worker| !worker.gpus().is_empty());
+        PoolRow {
+            name: &self.name,
+            report: self.report(now, patience, queued),
+            budget: self.budget.as_ref().map(by_source).unwrap_or_default(),
+            queued,
+            gpus: gpus.map(|worker| (&*worker.id.address, worker.gpus())).collect(),
+        }
+    }
+
+    pub fn thresholds(&self) -> ModelThresholds {
+        ModelThresholds { model: self.model.clone(), thresholds: self.busy }
+    }
+
+    /// Of every worker whether it is to be given nothing: busy by the rule, stale where that counts as full, or beyond its
+    /// headroom while in each stage another worker of the pool would take something.
+    fn spared(&self, now: Duration, patience: &Patience) -> Vec<bool> {
+        let is_full =
+            |worker: &Worker| worker.busy || (self.when_stale == WhenStale::Full && worker.is_stale(now, patience));
+        let is_crowded = |worker: &Worker| {
+            let load = worker.load(now, patience, self.when_stale);
+            self.saturation.is_crowded(self.saturation.worker(load))
+        };
+        let spared: Vec<_> = self.workers.values().map(|worker| is_full(worker) || is_crowded(worker)).collect();
+        let is_left = |stage: fn(Role) -> bool| {
+            let workers = || {
+                let all = self.workers.values().zip(&spared);
+                all.filter(|(worker, _)| stage(worker.member.role) && worker.state(now, patience) == WorkerState::Up)
+            };
+            workers().any(|(_, spared)| !spared) || !workers().any(|(worker, _)| !is_full(worker))
+        };
+        if is_left(Role::prefills) && is_left(Role::decodes) {
+            return spared;
+        }
+        self.workers.values().map(is_full).collect()
+    }
+
+    fn samples(&self, queued: Option<u64>) -> BudgetSamples {
+        BudgetSamples { prometheus: self.queried_budget, proxy_queue: queued }
+    }
+
+    fn loads(&self, now: Duration, patience: &Patience) -> impl Iterator<Item = WorkerLoad<'_>> + Clone {
+        self.live(now, patience).map(move |worker| worker.load(now, patience, self.when_stale))
+    }
+
+    /// Workers that can be given work.
+    fn live(&self, now: Duration, patience: &Patience) -> impl Iterator<Item = &Worker> + Clone {
+        self.workers.values().filter(move |worker| worker.state(now, patience) == WorkerState::Up)
+    }
+}

@@ -1,0 +1,143 @@
+//! The proxies that are told, and what they said they admitted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use admission_core::view::{Admitted, ViewAnswer};
+
+/// Names a proxy for as long as the sidecar runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProxyId(u64);
+
+/// How a proxy comes to its views.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is in the configuration and told.
+    Pushed,
+    /// It asks.
+    Pulled,
+}
+
+/// A proxy for the metrics page and for readiness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyRow<'a> {
+    /// Its URL, or the name that it gave itself.
+    pub name: &'a str,
+    /// How it comes to its views.
+    pub way: Way,
+    /// When it last took one.
+    pub taken_at: Option<Duration>,
+}
+
+/// What proxies were known to have admitted to one pool at one moment. Shared by all scrapes that begin between two
+/// answers.
+pub type Credits = Arc<BTreeMap<ProxyId, Admitted>>;
+
+/// All proxies.
+#[derive(Debug, Default)]
+pub struct Proxies {
+    next: u64,
+    known: BTreeMap<ProxyId, Proxy>,
+    /// By pool.
+    credits: BTreeMap<String, Credits>,
+}
+
+#[derive(Debug)]
+struct Proxy {
+    name: String,
+    way: Way,
+    taken_at: Option<Duration>,
+    heard_at: Option<Duration>,
+    /// By pool, as last said.
+    queued: BTreeMap<String, u64>,
+}
+
+/// A proxy that has said nothing for so long holds nothing back: what waited in it has gone or waits elsewhere.
+const SILENT: Duration = Duration::from_secs(10);
+
+impl Proxies {
+    pub fn register(&mut self, name: &str, way: Way) -> ProxyId {
+        if let Some((id, _)) = self.known.iter().find(|(_, proxy)| proxy.name == name) {
+            return *id;
+        }
+        let id = ProxyId(self.next);
+        self.next += 1;
+        self.known
+            .insert(id, Proxy { name: name.to_owned(), way, taken_at: None, heard_at: None, queued: BTreeMap::new() });
+        id
+    }
+
+    pub fn forget(&mut self, proxy: ProxyId) {
+        self.known.remove(&proxy);
+        for credits in self.credits.values_mut().filter(|credits| credits.contains_key(&proxy)) {
+            Arc::make_mut(credits).remove(&proxy);
+        }
+    }
+
+    /// Keeps only the pools that `stays` names.
+    pub fn forget_pools(&mut self, stays: impl Fn(&str) -> bool) {
+        self.credits.retain(|pool, _| stays(pool));
+    }
+
+    /// Remembers what a proxy said, and whether it took a view; returns the pools whose count fell.
+    pub fn said(&mut self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: bool) -> Vec<Arc<str>> {
+        let Some(memory) = self.known.get_mut(&proxy) else { return Vec::new() };
+        memory.heard_at = Some(now);
+        memory.queued.clone_from(&answer.queued);
+        if took {
+            memory.taken_at = Some(now);
+        }
+        let mut fell = Vec::new();
+        for (pool, said) in &answer.admitted {
+            let credits = self.credits.entry(pool.clone()).or_default();
+            let before = credits.get(&proxy).copied();
+            if before == Some(*said) {
+                continue;
+            }
+            Arc::make_mut(credits).insert(proxy, *said);
+            if before.is_some_and(|before| said.requests < before.requests) {
+                fell.push(Arc::from(pool.as_str()));
+            }
+        }
+        fell
+    }
+
+    pub fn rows(&self) -> impl Iterator<Item = ProxyRow<'_>> {
+        self.known.values().map(|Proxy { name, way, taken_at, .. }| ProxyRow { name, way: *way, taken_at: *taken_at })
+    }
+
+    /// What is known of all of them for a pool.
+    pub fn credits(&self, pool: &str) -> Credits {
+        self.credits.get(pool).cloned().unwrap_or_default()
+    }
+
+    pub fn admitted(&self, proxy: ProxyId, pool: &str) -> Option<Admitted> {
+        self.credits.get(pool)?.get(&proxy).copied()
+    }
+
+    /// Requests that wait for a pool in all proxies heard of late; `None` when there is none. A proxy that does not name the
+    /// pool has none waiting for it.
+    pub fn queued(&self, pool: &str, now: Duration) -> Option<u64> {
+        let is_heard = |proxy: &&Proxy| proxy.heard_at.is_some_and(|at| now.saturating_sub(at) < SILENT);
+        let counts = self.known.values().filter(is_heard).map(|proxy| proxy.queued.get(pool).copied().unwrap_or(0));
+        counts.fold(None, |sum, count| Some(sum.unwrap_or(0_u64).saturating_add(count)))
+    }
+
+    /// Takes back what a scrape was credited with that began before a proxy restarted, or went.
+    pub fn drop_outlived(&self, pool: &str, credits: &mut Credits) {
+        let standing = self.credits.get(pool);
+        let is_outlived = |proxy: &ProxyId, credit: &Admitted| {
+            let now = standing.and_then(|standing| standing.get(proxy)).copied().unwrap_or_default();
+            credit.requests > now.requests
+        };
+        if credits.iter().any(|(proxy, credit)| is_outlived(proxy, credit)) {
+            let outlived: Vec<_> =
+                credits.iter().filter(|(proxy, credit)| is_outlived(proxy, credit)).map(|(proxy, _)| *proxy).collect();
+            let credits = Arc::make_mut(credits);
+            for proxy in outlived {
+                credits.insert(proxy, Admitted::default());
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! One worker: what its source says of it, and what its pages last said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use admission_core::saturation::{BusyThresholds, Latch, WorkerLoad};
+use admission_core::view::{RankReport, WorkerReport, WorkerState};
+
+use super::{Credits, Target};
+use crate::config::{Patience, WhenStale};
+use crate::discovery::{Condition, Member};
+use crate::reading::{Gpu, Limits, Reading};
+
+/// Names one worker for as long as it is there; one that goes and comes again is another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WorkerId {
+    /// Name of its pool.
+    pub pool: Arc<str>,
+    /// `host:port` where it serves requests.
+    pub address: Arc<str>,
+    pub(super) serial: u64,
+}
+
+/// Why a scrape gave no numbers: a value of the metric label `result`.
+pub type Cause = &'static str;
+
+/// What is known of one worker.
+#[derive(Debug)]
+pub struct Worker {
+    pub id: WorkerId,
+    pub member: Member,
+    /// A scrape has ended, well or badly.
+    pub tried: bool,
+    pub sample: Option<Sample>,
+    /// Why the last scrape gave nothing; `None` when it did.
+    pub cause: Option<Cause>,
+    pub busy: bool,
+    /// What the exporter beside it says.
+    pub exported_gpus: Vec<Gpu>,
+    latch: Latch,
+    /// As counted into the last revision. What is reported is computed anew, since time alone turns a worker down.
+    noted: (WorkerState, bool, bool),
+}
+
+/// What a page said.
+#[derive(Debug)]
+pub struct Sample {
+    pub began: Duration,
+    pub reading: Reading,
+    pub credits: Credits,
+}
+
+/// By which a pool's workers are judged busy.
+#[derive(Clone, Copy, Debug)]
+pub struct BusyRule {
+    pub thresholds: BusyThresholds,
+    pub hysteresis: f64,
+    /// Where the engine does not tell it.
+    pub max_num_batched_tokens: Option<u64>,
+}
+
+impl Worker {
+    pub fn new(id: WorkerId, member: Member) -> Self {
+        Self {
+            id,
+            member,
+            tried: false,
+            sample: None,
+            cause: None,
+            busy: false,
+            exported_gpus: Vec::new(),
+            latch: Latch::default(),
+            noted: (WorkerState::Down, false, false),
+        }
+    }
+
+    pub fn target(&self) -> Target {
+        let Member { metrics_url, hardware_url, .. } = &self.member;
+        Target { worker: self.id.clone(), metrics_url: metrics_url.clone(), hardware_url: hardware_url.clone() }
+    }
+
+    pub fn state(&self, now: Duration, patience: &Patience) -> WorkerState {
+        let answers = self.age(now).is_some_and(|age| age < patience.down_after);
+        match (answers, self.member.condition) {
+            (false, _) | (_, Condition::NotReady) => WorkerState::Down,
+            (true, Condition::Draining) => WorkerState::Draining,
+            (true, Condition::Ready) => WorkerState::Up,
+        }
+    }
+
+    /// Age of the last sample.
+    fn age(&self, now: Duration) -> Option<Duration> {
+        Some(now.saturating_sub(self.sample.as_ref()?.began))
+    }
+
+    /// Whether its numbers are too old to be measured by, yet not so old that it counts as gone.
+    pub fn is_stale(&self, now: Duration, patience: &Patience) -> bool {
+        self.age(now).is_some_and(|age| age >= patience.stale_after)
+    }
+
+    pub fn ranks(&self) -> &[RankReport] {
+        self.sample.as_ref().map_or(&[], |sample| &sample.reading.ranks)
+    }
+
+    /// What saturation is measured by: nothing of a stale worker that is to count as full.
+    pub fn load(&self, now: Duration, patience: &Patience, when_stale: WhenStale) -> WorkerLoad<'_> {
+        let believed = when_stale == WhenStale::Hold || !self.is_stale(now, patience);
+        let Limits { block_size, max_num_seqs, .. } = self.limits();
+        let ranks = if believed { self.ranks() } else { &[] };
+        WorkerLoad { role: self.member.role, ranks, block_size, max_num_seqs }
+    }
+
+    /// GPUs on its own page, else those of the exporter beside it.
+    pub fn gpus(&self) -> &[Gpu] {
+        let own = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.hardware);
+        if own.is_empty() { &self.exported_gpus } else { own }
+    }
+
+    fn limits(&self) -> Limits {
+        self.sample.as_ref().map(|sample| sample.reading.limits).unwrap_or_default()
+    }
+
+    /// Takes a good sample; returns whether it says anything new.
+    pub fn saw(&mut self, sample: Sample) -> bool {
+        let same = |old: &Sample| {
+            old.reading == sample.reading
+                && (Arc::ptr_eq(&old.credits, &sample.credits) || old.credits == sample.credits)
+        };
+        let is_news = !self.sample.as_ref().is_some_and(same);
+        self.sample = Some(sample);
+        is_news
+    }
+
+    /// Judges anew; returns whether its state or busyness differs from the last look.
+    pub fn judge(&mut self, rule: &BusyRule, now: Duration, patience: &Patience) -> bool {
+        let batched = self.limits().max_num_batched_tokens.or(rule.max_num_batched_tokens);
+        let ranks = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.ranks);
+        self.busy = rule.thresholds.latched(&mut self.latch, rule.hysteresis, ranks, batched);
+        let seen = (self.state(now, patience), self.busy, self.is_stale(now, patience));
+        std::mem::replace(&mut self.noted, seen) != seen
+    }
+
+    pub fn report(&self, now: Duration, patience: &Patience, busy: bool) -> WorkerReport {
+        let began = self.sample.as_ref().map_or(Duration::ZERO, |sample| sample.began);
+        WorkerReport {
+            address: self.id.address.to_string(),
+            state: self.state(now, patience),
+            scraped_ms_ago: u64::try_from(now.saturating_sub(began).as_millis()).unwrap_or(u64::MAX),
+            cause: self.cause.map(str::to_owned),
+            busy,
+            role: self.member.role,
+            ranks: self.ranks().to_vec(),
+        }
+    }
+}

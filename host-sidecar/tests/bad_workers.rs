@@ -1,0 +1,286 @@
+//! Workers that break HTTP in every way, each beside a sound one: what the metrics say, what the log says of whom, and that the
+//! connection is used again only where it may be.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use admission_core::view::WorkerState;
+use common::{FakeProxy, FakeWorker, Page, TOKEN, until, until_answered};
+use host_sidecar::{Config, Sidecar};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// What a worker does with a request that it has read.
+#[derive(Clone)]
+enum Answer {
+    /// These bytes, and the next request is waited for.
+    Bytes(String),
+    /// These bytes, and the connection is closed.
+    Last(String),
+    /// These bytes, and nothing more while the connection is open.
+    Stuck(String),
+    /// These bytes, and the connection is reset.
+    Reset(String),
+    /// This head, and so many bytes behind it.
+    Flood(String, usize),
+}
+
+/// A worker on a socket.
+struct Raw {
+    address: String,
+    connections: Arc<AtomicU64>,
+    requests: Arc<AtomicU64>,
+    /// Most bytes that went out on one connection.
+    flooded: Arc<AtomicU64>,
+    _task: JoinSet<()>,
+}
+
+impl Raw {
+    async fn start(answer: Answer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let counts: [Arc<AtomicU64>; 3] = Default::default();
+        let [connections, requests, flooded] = counts.clone();
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut open = JoinSet::new();
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { return };
+                counts[0].fetch_add(1, Ordering::Relaxed);
+                open.spawn(converse(stream, answer.clone(), counts.clone()));
+            }
+        });
+        Self { address, connections, requests, flooded, _task: task }
+    }
+
+    fn counted(&self) -> (u64, u64) {
+        (self.connections.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed))
+    }
+}
+
+async fn converse(mut stream: TcpStream, answer: Answer, [_, requests, flooded]: [Arc<AtomicU64>; 3]) {
+    while request(&mut stream).await {
+        requests.fetch_add(1, Ordering::Relaxed);
+        let (Answer::Bytes(text)
+        | Answer::Last(text)
+        | Answer::Stuck(text)
+        | Answer::Reset(text)
+        | Answer::Flood(text, _)) = &answer;
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+        match &answer {
+            Answer::Bytes(_) => {}
+            Answer::Last(_) => return,
+            Answer::Stuck(_) => {
+                let _ = stream.read(&mut [0; 64]).await;
+                return;
+            }
+            Answer::Reset(_) => {
+                let _ = stream.set_zero_linger();
+                return;
+            }
+            Answer::Flood(_, length) => {
+                let mut left = *length;
+                while left > 0 {
+                    match stream.write(&vec![b'#'; left.min(1 << 16)]).await {
+                        Ok(written) => left -= written,
+                        Err(_) => break,
+                    }
+                }
+                flooded.fetch_max((length - left) as u64, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a whole one came.
+async fn request(stream: &mut TcpStream) -> bool {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte).await {
+            Ok(1..) => head.push(byte[0]),
+            _ => return false,
+        }
+    }
+    head.starts_with(b"GET /metrics HTTP/1.1\r\n")
+}
+
+const GOOD: &str = "vllm:num_requests_running{engine=\"0\"} 3.0\n";
+
+fn ok(headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\n{headers}\r\n{body}")
+}
+
+fn sized(length: usize, body: &str) -> String {
+    ok(&format!("content-length: {length}\r\n"), body)
+}
+
+/// Lines of the log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        std::io::Write::write(&mut *self.0.lock().unwrap(), bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn of_worker(&self, address: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains(address)).map(str::to_owned).collect()
+    }
+}
+
+/// Reads two workers, each as a pool of its own: `bad` and `p`.
+async fn sidecar(proxy: &FakeProxy, bad: &str, good: &str, timeout: &str) -> Sidecar {
+    let config = json!({
+        "listen": "127.0.0.1:0",
+        "scrape": {"interval": "20ms", "timeout": timeout},
+        "proxies": [{"url": format!("http://{}", proxy.server.address), "token": TOKEN}],
+        "pools": [{"name": "bad", "workers": [bad]}, {"name": "p", "workers": [good]}],
+    });
+    Sidecar::start(Config::from_value(config).unwrap()).await.unwrap()
+}
+
+/// Scrapes of a pool by how they ended.
+async fn scrapes(sidecar: &Sidecar, pool: &str) -> BTreeMap<String, u64> {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let page = client.get(format!("http://{}/metrics", sidecar.address())).send().await.unwrap().text().await.unwrap();
+    let prefix = format!("sluice_sidecar_scrapes_total{{pool=\"{pool}\",result=\"");
+    let lines = page.lines().filter_map(|line| line.strip_prefix(&prefix)?.split_once("\"} "));
+    lines.map(|(result, count)| (result.to_owned(), count.parse().unwrap())).collect()
+}
+
+/// Reads a bad worker until it has been read five times, and checks that all scrapes but the first few ended as said, that the
+/// log names it once with these words, and that the sound worker beside it stays up.
+async fn expect(answer: Answer, result: &str, words: &str) -> Raw {
+    let log = Log::default();
+    let writer = log.clone();
+    let logging = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _logging = tracing::subscriber::set_default(logging);
+    let raw = Raw::start(answer).await;
+    let good = FakeWorker::start(Page::Steady { used: 10 });
+    let proxy = FakeProxy::start();
+    // What does not hang is to have all the time that a busy machine takes.
+    let timeout = if result == "timeout" { "200ms" } else { "20s" };
+    let sidecar = sidecar(&proxy, &raw.address, &good.address(), timeout).await;
+    let counted = until_answered("it has been read five times", || async {
+        let counted = scrapes(&sidecar, "bad").await;
+        (counted.values().sum::<u64>() >= 5).then_some(counted)
+    })
+    .await;
+    let others: Vec<_> = counted.iter().filter(|(name, count)| *name != result && **count > 0).collect();
+    assert!(others.is_empty(), "expected {result}: {counted:?}");
+    let lines = log.of_worker(&raw.address);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(words), "{words:?} is not in {lines:?}");
+    let report = until("the sound worker is told of", || proxy.worker(&good.address())).await;
+    assert_eq!(report.state, WorkerState::Up);
+    raw
+}
+
+#[tokio::test]
+async fn one_connection_carries_every_page() {
+    let raw = expect(Answer::Bytes(sized(GOOD.len(), GOOD)), "ok", "worker answers").await;
+    assert!(matches!(raw.counted(), (1, 5..)), "{:?}", raw.counted());
+}
+
+#[tokio::test]
+async fn chunked_pages_are_read_on_one_connection() {
+    let (first, second) = GOOD.split_at(10);
+    let body = format!("a\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n", second.len());
+    let raw = expect(Answer::Bytes(ok("transfer-encoding: chunked\r\n", &body)), "ok", "worker answers").await;
+    assert_eq!(raw.counted().0, 1);
+}
+
+#[tokio::test]
+async fn workers_that_close_after_each_page_are_read_without_a_failure() {
+    for answer in [
+        sized(GOOD.len(), GOOD),
+        ok(&format!("connection: close\r\ncontent-length: {}\r\n", GOOD.len()), GOOD),
+        ok("", GOOD),
+        format!("HTTP/1.0 200 OK\r\n\r\n{GOOD}"),
+    ] {
+        let raw = expect(Answer::Last(answer), "ok", "worker answers").await;
+        let (connections, requests) = raw.counted();
+        assert!(requests >= 5 && connections >= requests, "{connections} connections, {requests} requests");
+    }
+}
+
+#[tokio::test]
+async fn hanging_before_or_in_the_middle_of_a_page_is_a_timeout() {
+    for begun in [String::new(), "HTTP/1.1 200 OK\r\nconte".to_owned(), sized(GOOD.len() + 1, GOOD)] {
+        expect(Answer::Stuck(begun), "timeout", "no answer in time").await;
+    }
+}
+
+#[tokio::test]
+async fn pages_that_break_off_are_no_pages() {
+    let cut = sized(GOOD.len() + 1, GOOD);
+    expect(Answer::Last(cut.clone()), "connection", "worker cannot be read").await;
+    expect(Answer::Reset(cut), "connection", "worker cannot be read").await;
+    expect(Answer::Reset(String::new()), "connection", "worker cannot be read").await;
+    let chunked = ok("transfer-encoding: chunked\r\n", "ff\r\nvllm:num_requests_running 3\n");
+    expect(Answer::Last(chunked), "connection", "worker cannot be read").await;
+    expect(Answer::Bytes(ok("transfer-encoding: chunked\r\n", "zz\r\n")), "connection", "worker cannot be read").await;
+}
+
+#[tokio::test]
+async fn a_length_that_is_too_short_spoils_only_its_connection() {
+    let raw = expect(Answer::Bytes(sized(GOOD.len(), &format!("{GOOD}more"))), "ok", "worker answers").await;
+    let (connections, requests) = raw.counted();
+    assert!(
+        connections >= requests,
+        "what came behind the page must not be taken for the next: {connections}, {requests}"
+    );
+}
+
+#[tokio::test]
+async fn endless_pages_are_given_up_at_the_limit() {
+    const MIB: usize = 1 << 20;
+    let huge = 100 * MIB;
+    let told = format!("HTTP/1.1 200 OK\r\ncontent-length: {huge}\r\n\r\n");
+    let untold = "HTTP/1.1 200 OK\r\n\r\n".to_owned();
+    for head in [told, untold] {
+        let raw = expect(Answer::Flood(head, huge), "too_large", "more than 4194304 bytes").await;
+        let flooded = raw.flooded.load(Ordering::Relaxed);
+        assert!(flooded < 50 * MIB as u64, "{flooded} bytes were taken");
+    }
+    let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(MIB));
+    expect(Answer::Bytes(head), "connection", "worker cannot be read").await;
+}
+
+#[tokio::test]
+async fn other_statuses_are_no_pages_and_redirects_are_not_followed() {
+    let elsewhere = Raw::start(Answer::Bytes(sized(GOOD.len(), GOOD))).await;
+    let moved =
+        format!("HTTP/1.1 301 Moved\r\nlocation: http://{}/metrics\r\ncontent-length: 0\r\n\r\n", elsewhere.address);
+    let raw = expect(Answer::Bytes(moved), "status", "status 301").await;
+    assert_eq!((raw.counted().0, elsewhere.counted()), (1, (0, 0)));
+    let body = "x".repeat(100);
+    let unavailable = format!("HTTP/1.1 503 Unavailable\r\ncontent-length: 100\r\n\r\n{body}");
+    expect(Answer::Bytes(unavailable), "status", "status 503").await;
+    expect(Answer::Bytes("HTTP/1.1 204 None\r\n\r\n".to_owned()), "status", "status 204").await;
+}
+
+#[tokio::test]
+async fn what_is_no_page_or_no_http_is_said() {
+    let html = "<!doctype html><html><body>Welcome</body></html>\n";
+    expect(Answer::Bytes(sized(html.len(), html)), "page", "worker cannot be read").await;
+    expect(Answer::Last("220 mail.example.org ESMTP\r\n".to_owned()), "connection", "worker cannot be read").await;
+    expect(Answer::Last("\u{0}\u{1}\u{2}".repeat(1_000)), "connection", "worker cannot be read").await;
+}

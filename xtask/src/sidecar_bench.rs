@@ -1,0 +1,130 @@
+//! The sidecar benchmark: what reading a thousand workers ten times a second costs, and how soon the filter acts on what was read.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bench::process;
+
+use crate::parts::{self, Program};
+use crate::workspace::Workspace;
+use crate::{artefacts, tools};
+
+mod effect;
+mod figures;
+mod stage;
+
+use figures::{Details, Figures, Gaps};
+use stage::{Programs, Stage};
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// How to run the benchmark.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to write the figures.
+    pub json: Option<PathBuf>,
+    /// Shorter windows: enough to see that everything works, too little for figures.
+    pub quick: bool,
+}
+
+/// How long everything takes.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Until connections stand and buffers have their sizes.
+    warm_up: Duration,
+    /// In which the cost is taken and changes are timed.
+    window: Duration,
+    /// In which some workers are slow.
+    slow_window: Duration,
+}
+
+/// Builds what is needed, measures, prints a table and writes the figures.
+///
+/// # Errors
+/// When a part cannot be built or started, or the filter does not come to act on what a worker shows.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    println!("tools and programs");
+    tools::for_demo(workspace)?;
+    artefacts::released_filter(workspace)?;
+    let programs = Programs {
+        sidecar: artefacts::released_sidecar(workspace)?,
+        envoy: workspace.envoy(),
+        filter: workspace.filter(),
+        bootstrap: workspace.shipped("envoy.yaml"),
+    };
+    let figures = parts::block_on(measure(&programs, options.quick))?;
+    figures.print();
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&figures)?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+async fn measure(programs: &Programs, quick: bool) -> Result<Figures> {
+    let seconds = Duration::from_secs;
+    let pace = match quick {
+        true => Pace { warm_up: seconds(2), window: seconds(5), slow_window: seconds(2) },
+        false => Pace { warm_up: seconds(5), window: seconds(40), slow_window: seconds(10) },
+    };
+    println!("\n{} workers, one sidecar, one proxy; {pace:?}", stage::WORKERS);
+    let stage = Stage::start(programs).await?;
+    tokio::time::sleep(pace.warm_up).await;
+
+    println!("    one worker turns busy and free again …");
+    let first_connections = stage.take_seen().connections;
+    let (before, began) = (process::cpu_time(stage.sidecar.id()?)?, Instant::now());
+    let effects = effect::measure(&stage, pace.window).await;
+    let effects = effects.with_context(|| format!("the sidecar's last words:\n{}", stage.log_end()))?;
+    let (cpu, took) = (process::cpu_time(stage.sidecar.id()?)?.saturating_sub(before), began.elapsed());
+    let seen = stage.take_seen();
+
+    println!("    three workers are late, trickle and hang …");
+    stage.slow_some_down();
+    // Their first slow answer is the first of the window; what the others saw before is left out.
+    drop(stage.take_seen());
+    tokio::time::sleep(pace.slow_window).await;
+    let with_slow = stage.take_seen();
+    ensure!(!seen.gaps.is_empty() && !with_slow.gaps.is_empty(), "no worker was read twice");
+
+    let page = page(&stage.sidecar).await?;
+    Ok(Figures {
+        cores: cpu.as_secs_f64() / took.as_secs_f64(),
+        rss_mib: process::peak_resident_bytes(stage.sidecar.id()?)? as f64 / MIB,
+        effect_p99_ms: effects.p99_ms,
+        details: Details {
+            workers: stage::WORKERS,
+            window_s: took.as_secs_f64(),
+            scrapes_per_s: seen.asked as f64 / took.as_secs_f64(),
+            cpu_us_a_scrape: cpu.as_secs_f64() * 1e6 / seen.asked as f64,
+            connections: first_connections + seen.connections,
+            new_connections_in_window: seen.connections,
+            failed_scrapes_a_slow_worker_apart: count(&page, "sluice_sidecar_scrapes_total{", |line| {
+                !line.contains("result=\"ok\"") && !line.contains("result=\"timeout\"")
+            })?,
+            views_taken: count(&page, "sluice_sidecar_pushes_total{", |line| line.contains("result=\"taken\""))?,
+            effects,
+            gaps: Gaps::of(seen.gaps),
+            gaps_beside_slow_workers: Gaps::of(with_slow.gaps),
+            quick,
+        },
+    })
+}
+
+/// The sidecar's own metrics.
+async fn page(sidecar: &Program) -> Result<String> {
+    let url = format!("http://{}/metrics", sidecar.address);
+    let answer = bench::envoy::direct_client()?.get(url).send().await.context("the sidecar has gone")?;
+    Ok(answer.error_for_status()?.text().await?)
+}
+
+/// Sum over the lines of one series.
+fn count(page: &str, series: &str, wanted: impl Fn(&str) -> bool) -> Result<u64> {
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with(series)).collect();
+    if lines.is_empty() {
+        bail!("the sidecar's metrics have no {series}");
+    }
+    let value = |line: &&str| line.rsplit(' ').next().and_then(|value| value.parse::<u64>().ok());
+    Ok(lines.into_iter().filter(|line| wanted(line)).filter_map(|line| value(&line)).sum())
+}
