@@ -34,7 +34,7 @@ pub struct BudgetRule {
 pub struct BudgetSamples {
     /// The result of the query, as long as it may be believed.
     pub prometheus: Option<f64>,
-    /// Requests that wait in all proxies; unknown while one of them has not said.
+    /// Requests that wait in the proxies heard of late; unknown while there is none.
     pub proxy_queue: Option<u64>,
 }
 
