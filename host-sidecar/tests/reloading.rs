@@ -151,3 +151,22 @@ async fn the_file_is_read_again_when_it_changes_and_on_hangup() {
     running.hang_up();
     until("the first is back", || proxy.worker(&worker.address())).await;
 }
+
+#[tokio::test]
+async fn a_secret_that_comes_after_its_configuration_is_found() {
+    let (worker, other) = (FakeWorker::start(STEADY), FakeWorker::start(STEADY));
+    let proxy = FakeProxy::start();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, secret) = (folder.path().join("sidecar.yaml"), folder.path().join("token"));
+    std::fs::write(&path, text(&[&proxy], &[&worker], "")).unwrap();
+    let mut running = Running::start(&path);
+    let mut log = running.log();
+    until("the worker is known", || proxy.worker(&worker.address())).await;
+
+    let api = format!("api: {{token_file: '{}'}}\n", secret.display());
+    std::fs::write(&path, text(&[&proxy], &[&other], &api)).unwrap();
+    let problem = log.find(|line| line["level"] == "ERROR").unwrap();
+    assert!(problem["problem"].as_str().unwrap().starts_with("api.token_file: cannot read"), "{problem}");
+    std::fs::write(&secret, "let-me-in").unwrap();
+    until("the other is told, though the configuration has not changed again", || proxy.worker(&other.address())).await;
+}

@@ -107,10 +107,15 @@ impl Pool {
                     worker.member = member.clone();
                     changed = true;
                 }
-                _ => {
+                known => {
                     let id = WorkerId { pool: Arc::clone(&self.name), address: Arc::clone(&address), serial: *serial };
                     *serial += 1;
-                    self.workers.insert(address, Worker::new(id, member.clone()));
+                    match known {
+                        Some(worker) => worker.read_elsewhere(id, member.clone()),
+                        None => {
+                            self.workers.insert(address, Worker::new(id, member.clone()));
+                        }
+                    }
                     changed = true;
                 }
             }

@@ -336,6 +336,27 @@ fn nobody_goes_while_a_new_source_has_not_spoken() {
 }
 
 #[test]
+fn a_worker_whose_page_moves_is_not_gone_meanwhile() {
+    let mut setting = setting();
+    setting.settle();
+    let (kept, begun) = (setting.id("a1:1"), setting.begin("a1:1", ms(0)));
+    let used = |setting: &Setting| setting.worker("a1:1", ms(1)).ranks[0].kv_used_blocks;
+    let before = used(&setting);
+    let moved = CONFIG.replace(r#"["a1:1", "a2:1"]"#, "[{address: 'a1:1', metrics_url: 'http://a1:9/m'}, 'a2:1']");
+    setting.table.configure(&Config::parse(&moved).unwrap());
+    let target = setting.table.targets().find(|target| &*target.worker.address == "a1:1").unwrap();
+    assert_eq!(target.metrics_url, "http://a1:9/m");
+    assert_ne!(target.worker, kept, "its scrapes begin anew");
+    assert_eq!(
+        (setting.worker("a1:1", ms(1)).state, used(&setting)),
+        (WorkerState::Up, before),
+        "what it said is held"
+    );
+    setting.table.end_scrape(begun, Ok(reading(vec![rank(99)])), ms(2));
+    assert_eq!(used(&setting), before, "the old page counts no more");
+}
+
+#[test]
 fn headroom_leaves_somebody_in_each_stage() {
     let text = CONFIG
         .replace("0.5}", "0.5, headroom: 0.2}")

@@ -74,6 +74,13 @@ impl Worker {
         }
     }
 
+    /// The same worker, whose pages stand elsewhere from now on. What they last said is held meanwhile, as after a scrape
+    /// that failed: it must not be told as gone for want of a first one. Scrapes that are under way say nothing any more.
+    pub fn read_elsewhere(&mut self, id: WorkerId, member: Member) {
+        self.id = id;
+        self.member = member;
+    }
+
     pub fn target(&self) -> Target {
         let Member { metrics_url, hardware_url, .. } = &self.member;
         Target { worker: self.id.clone(), metrics_url: metrics_url.clone(), hardware_url: hardware_url.clone() }
