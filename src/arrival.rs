@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use admission_core::decide::Ask;
 use admission_core::endpoint::Endpoint;
-use admission_core::hash;
-use admission_core::identity::Source;
+use admission_core::identity::{Source, tenant_name};
 use admission_core::policy::{Lane, Policy, Pool};
 use admission_core::request::{Api, plain_path};
 use admission_core::terms::Arrival;
@@ -37,9 +36,6 @@ const ENDPOINT_HEADERS: [&str; 3] =
 
 /// Why a request would have been refused that is in shadow; of requests and of answers.
 pub const WOULD_REJECT: &str = "x-sluice-would-reject";
-
-/// Longest name of a tenant that is told to workers as it is, in bytes.
-const LONGEST_TENANT: usize = 128;
 
 /// What a request's headers say, some of which are [`spoofed`].
 pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
@@ -76,19 +72,6 @@ fn tenant(source: &Source, headers: &Headers) -> Option<String> {
             }
             keys.tenant(&Sha256::digest(key).into()).map(str::to_owned)
         }
-    }
-}
-
-/// Whatever is no plain text is escaped: it still tells one tenant from another, and cannot break the header that tells
-/// the worker. A text with a backslash is escaped too, or it could pass for one that was.
-fn tenant_name(value: &[u8]) -> Option<String> {
-    let value = value.trim_ascii();
-    let plain = str::from_utf8(value).ok().filter(|text| !text.chars().any(|sign| sign.is_control() || sign == '\\'));
-    let name = plain.map_or_else(|| value.escape_ascii().to_string(), str::to_owned);
-    match name.char_indices().find(|(end, _)| *end >= LONGEST_TENANT) {
-        // The rest still tells one tenant from another.
-        Some((end, _)) => Some(format!("{}#{:016x}", name.get(..end)?, hash::stable(value))),
-        None => (!name.is_empty()).then_some(name),
     }
 }
 

@@ -4,14 +4,16 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use admission_core::pairs::{self, Pair};
+
 use crate::host;
 
 /// Names, in lower case, and values of headers.
 pub struct Headers {
-    /// As the proxy lays them out: how many there are, the lengths of each name and value, then these, each before a zero.
+    /// As the proxy lays them out, see [`admission_core::pairs`].
     fetched: Vec<u8>,
     /// Where in that each name and value stands.
-    places: Vec<(Range<usize>, Range<usize>)>,
+    places: Vec<Pair>,
     added: Vec<(&'static str, String)>,
 }
 
@@ -27,7 +29,7 @@ impl Headers {
     }
 
     fn of(fetched: Vec<u8>) -> Self {
-        let places = places(&fetched).unwrap_or_default();
+        let places = pairs::places(&fetched).unwrap_or_default();
         Self { fetched, places, added: Vec::new() }
     }
 
@@ -105,21 +107,4 @@ impl Headers {
         }
         out
     }
-}
-
-/// Where names and values stand; `None` of what is cut off.
-fn places(fetched: &[u8]) -> Option<Vec<(Range<usize>, Range<usize>)>> {
-    let (count, rest) = fetched.split_first_chunk::<4>()?;
-    let count = u32::from_le_bytes(*count) as usize;
-    let (lengths, _) = rest.as_chunks::<4>();
-    let mut lengths = lengths.get(..count.checked_mul(2)?)?.iter().map(|length| u32::from_le_bytes(*length) as usize);
-    let mut start = count.checked_mul(8)?.checked_add(4)?;
-    let mut next = || {
-        let end = start.checked_add(lengths.next()?)?;
-        let place = start..end;
-        start = end.checked_add(1)?;
-        Some(place)
-    };
-    let places: Option<Vec<_>> = (0..count).map(|_| Some((next()?, next()?))).collect();
-    places.filter(|_| start <= fetched.len())
 }

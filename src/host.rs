@@ -10,7 +10,7 @@ use std::time::Duration;
 use admission_core::answer::Answer;
 use admission_core::units::{Millis, Time};
 use proxy_wasm::hostcalls;
-use proxy_wasm::types::{BufferType, MapType, MetricType, Status};
+use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status};
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
@@ -64,6 +64,11 @@ fn clock() -> Time {
     // SAFETY: the call only writes its result, and the clock and precision are constants the host knows.
     let nanoseconds = unsafe { wasip1::clock_time_get(wasip1::CLOCKID_MONOTONIC, 1_000_000) };
     Time(nanoseconds.unwrap_or_default() / 1_000_000)
+}
+
+/// Writes a line into the proxy's log at its highest level. What the host says to that is of no use to a program that ends.
+pub fn log_critical(line: &str) {
+    let _ = hostcalls::log(LogLevel::Critical, line);
 }
 
 /// Name of the plugin, which tells plugins of the same code in one VM apart.
@@ -302,6 +307,16 @@ pub fn increment_by(counter: u32, count: u32) {
 /// Sets a gauge, or records in a histogram.
 pub fn record(gauge: u32, value: u64) {
     report("record a metric", hostcalls::record_metric(gauge, value));
+}
+
+/// Bytes of linear memory that this VM has; none where there is no such memory.
+pub fn memory_bytes() -> u64 {
+    #[cfg(target_arch = "wasm32")]
+    const PAGE: u64 = 65_536;
+    #[cfg(target_arch = "wasm32")]
+    return core::arch::wasm32::memory_size::<0>() as u64 * PAGE;
+    #[cfg(not(target_arch = "wasm32"))]
+    return 0;
 }
 
 fn report(what: &str, result: Result<(), Status>) {

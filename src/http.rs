@@ -45,6 +45,8 @@ impl HttpContext for Exchange {
     }
 
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        #[cfg(feature = "test-trap")]
+        crate::trap::at_request_body(size);
         self.with(|stream| stream.request_body(size, end_of_stream))
     }
 
@@ -58,6 +60,8 @@ impl HttpContext for Exchange {
     }
 
     fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        #[cfg(feature = "test-trap")]
+        crate::trap::at_answer_body(size);
         self.with(|stream| stream.response_body(size, end_of_stream))
     }
 

@@ -9,6 +9,7 @@ use std::rc::{Rc, Weak};
 
 use admission_core::directory::Directory;
 use admission_core::estimate::{Estimates, Estimator};
+use admission_core::gather::gather;
 use admission_core::keys::Keys;
 use admission_core::outcome::Refusal;
 use admission_core::policy::{Policy, Pool};
@@ -176,6 +177,8 @@ impl Instance {
         if now.since(gauged.get()) >= TICK {
             gauged.set(now);
             self.metrics.record_pools(policy, self.vm.borrow().members(), now);
+            let slot = self.vm.borrow().slot();
+            slot.into_iter().for_each(|slot| self.metrics.record_memory(slot));
         }
         self.listen(root);
         if self.vm.borrow().waiting() > 0 {
@@ -189,7 +192,7 @@ impl Instance {
         let now = host::now();
         let messages = std::iter::from_fn(|| host::dequeue(queue));
         // Many may say the same.
-        let messages: BTreeSet<Vec<u8>> = messages.collect();
+        let messages: BTreeSet<Vec<u8>> = gather(messages);
         for note in messages.iter().filter_map(|message| Note::decode(message)) {
             let progress = self.vm(|vm| vm.woken(&SharedData, &note, now));
             self.carry_out(progress);

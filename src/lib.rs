@@ -14,6 +14,7 @@ compile_error!("bodies are read with vector instructions: unset RUSTFLAGS, or ad
 
 mod arrival;
 mod control;
+mod crash;
 mod headers;
 mod host;
 mod http;
@@ -31,5 +32,7 @@ mod wakes;
 
 proxy_wasm::main! {{
     proxy_wasm::set_log_level(proxy_wasm::types::LogLevel::Info);
+    // Behind that, which sets a hook of its own.
+    crash::say_only_where();
     proxy_wasm::set_root_context(|id| Box::new(root::Root::new(id)));
 }}

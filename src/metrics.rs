@@ -56,6 +56,9 @@ const VIEW_AGE: &str = "sluice_view_age_ms";
 /// Saturation in thousandths, by pool, as the view has it.
 const SATURATION: &str = "sluice_saturation_permille";
 
+/// Linear memory of a VM, by its slot.
+const VM_MEMORY: &str = "sluice_vm_memory_bytes";
+
 /// From a request's headers to the first output of its stream, by pool and lane.
 const TTFT: &str = "sluice_ttft_ms";
 /// From the first output of a stream to its end, by pool and lane.
@@ -254,6 +257,12 @@ impl Metrics {
                 }
             }
         }
+    }
+
+    /// Sets the gauge of how much memory this VM has, which never shrinks.
+    pub fn record_memory(&self, slot: u16) {
+        let name = labelled(&[("vm", &slot.to_string())], VM_MEMORY);
+        self.with(name, host::define_gauge, |id| host::record(id, host::memory_bytes()));
     }
 
     fn with(&self, name: String, define: impl FnOnce(&str) -> Option<u32>, apply: impl FnOnce(u32)) {

@@ -29,7 +29,9 @@ fn run() -> Result<(), String> {
     // Not where cargo builds everything else, since the flags are others.
     let target = root.join("target/bench-scan");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--release", "--package", "bench-scan", "--target", TARGET]).current_dir(&root);
+    cargo
+        .args(["build", "--locked", "--quiet", "--release", "--package", "bench-scan", "--target", TARGET])
+        .current_dir(&root);
     cargo.arg("--config").arg(format!("target.{TARGET}.rustflags=['-Ctarget-feature=+simd128']"));
     finish(cargo.arg("--target-dir").arg(&target), "`cargo xtask tools` installs what it takes")?;
 

@@ -3,10 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use serde::Deserialize;
+
+use crate::gather::gather;
 use crate::keys::Keys;
 use crate::ledger::Ledger;
 use crate::members::Members;
 use crate::policy::{Control, is_name};
+use crate::problem::{self, Problem};
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
@@ -166,8 +170,13 @@ impl Receiver {
 }
 
 fn parse(body: &[u8]) -> Result<ViewDocument, String> {
-    let document: ViewDocument = serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(body))
-        .map_err(|error| error.to_string())?;
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let document = ViewDocument::deserialize(&mut json).map_err(|error| {
+        // Only who must be told what is wrong needs the place.
+        let place = serde_json::from_slice(body).ok().and_then(|value| problem::place::<ViewDocument>(&value));
+        Problem::new(place.unwrap_or_default(), error.to_string()).to_string()
+    })?;
+    json.end().map_err(|error| error.to_string())?;
     if document.version != VIEW_VERSION {
         return Err(format!("version {} is not {VIEW_VERSION}, the only one understood", document.version));
     }
@@ -194,7 +203,7 @@ fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) 
         admitted.insert(name.clone(), ledger.admitted());
         queued.insert(name.clone(), queued_in(&ledger, &members));
         // What has changed may let in many, and who comes first is for those to say who know the lanes.
-        let waiting: BTreeSet<u16> = ledger.heads(&members).map(|(holder, _)| holder.slot).collect();
+        let waiting: BTreeSet<u16> = gather(ledger.heads(&members).map(|(holder, _)| holder.slot));
         wakes.extend(waiting.into_iter().map(|slot| Wake { slot, note: Note::Start(Rc::clone(&key)) }));
     }
     let answer = ViewAnswer { epoch: document.epoch, generation: document.generation, admitted, queued };

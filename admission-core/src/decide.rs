@@ -42,9 +42,8 @@ pub struct Ask {
     pub prompt_read: bool,
 }
 
-/// Most tokens one request is ever charged, far beyond any real one: sums of them stay exact, so that a release takes
-/// back what was charged and nothing of what others hold.
-pub const MOST_TOKENS: Tokens = Tokens(1 << 32);
+/// Most tokens one request is ever charged.
+pub const MOST_TOKENS: Tokens = Tokens::MOST_OF_A_REQUEST;
 
 impl Ask {
     /// What the request will hold.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::gather::gather;
 use crate::policy::Policy;
 use crate::record::{Record, Sections, Writer};
 
@@ -35,10 +36,10 @@ impl Directory {
     #[must_use]
     pub fn of(policy: &Policy) -> Self {
         Self {
-            pools: policy.pools().map(|pool| pool.name.clone()).collect(),
-            tenants: policy.tenant_names().map(str::to_owned).collect(),
-            lanes: policy.lanes().map(|lane| lane.name.clone()).collect(),
-            classes: policy.pools().flat_map(|pool| &pool.classes).map(|class| class.name.clone()).collect(),
+            pools: gather(policy.pools().map(|pool| pool.name.clone())),
+            tenants: gather(policy.tenant_names().map(str::to_owned)),
+            lanes: gather(policy.lanes().map(|lane| lane.name.clone())),
+            classes: gather(policy.pools().flat_map(|pool| &pool.classes).map(|class| class.name.clone())),
             unknown: Sections::default(),
         }
     }

@@ -28,8 +28,7 @@ pub use family::Family;
 pub use output::TENANT_SLOTS;
 pub use weights::{Inputs, Weights};
 
-/// Bytes of a body for one token, where only its size is known: JSON around English text.
-pub const BYTES_PER_TOKEN: u64 = 4;
+pub use admission_bodies::BYTES_PER_TOKEN;
 
 /// Who knows what requests cost.
 pub trait Estimates {

@@ -7,6 +7,11 @@ use std::fmt;
 
 use subtle::ConstantTimeEq;
 
+use crate::hash;
+
+/// Longest name of a tenant that is told to workers as it is, in bytes.
+const LONGEST_TENANT: usize = 128;
+
 /// Where a tenant's name may come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
@@ -82,6 +87,29 @@ impl fmt::Debug for ApiKeys {
             .field("header", &self.header)
             .field("keys", &self.keys.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// The name of a tenant by what a source says; `None` of nothing, or of nothing but blanks.
+///
+/// Whatever is no plain text is escaped: it still tells one tenant from another, and cannot break the header that tells
+/// the worker. A text with a backslash is escaped too, or it could pass for one that was.
+///
+/// ```
+/// use admission_core::identity::tenant_name;
+///
+/// assert_eq!(tenant_name(b" acme ").as_deref(), Some("acme"));
+/// assert_eq!(tenant_name(b"a\nb").as_deref(), Some(r"a\nb"));
+/// ```
+#[must_use]
+pub fn tenant_name(value: &[u8]) -> Option<String> {
+    let value = value.trim_ascii();
+    let plain = str::from_utf8(value).ok().filter(|text| !text.chars().any(|sign| sign.is_control() || sign == '\\'));
+    let name = plain.map_or_else(|| value.escape_ascii().to_string(), str::to_owned);
+    match name.char_indices().find(|(end, _)| *end >= LONGEST_TENANT) {
+        // The rest still tells one tenant from another.
+        Some((end, _)) => Some(format!("{}#{:016x}", name.get(..end)?, hash::stable(value))),
+        None => (!name.is_empty()).then_some(name),
     }
 }
 

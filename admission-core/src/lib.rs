@@ -18,6 +18,7 @@ pub mod estimate;
 #[cfg(all(test, not(target_family = "wasm")))]
 mod examples;
 pub mod forecast;
+pub mod gather;
 pub mod hash;
 pub mod identity;
 pub mod intake;
@@ -25,18 +26,19 @@ pub mod keys;
 pub mod ledger;
 pub mod members;
 pub mod outcome;
+pub mod pairs;
 pub mod policy;
 pub mod problem;
 pub mod queue;
 pub mod record;
-pub mod request;
 pub mod route_metadata;
 pub mod saturation;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod store;
 pub mod terms;
-pub mod units;
-pub mod usage;
 pub mod view;
 pub mod vm;
+
+// A crate of its own, so that it can be compiled for speed and the rest for size.
+pub use admission_bodies::{request, units, usage};

@@ -5,7 +5,10 @@ use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use serde_path_to_error::{Path, Segment};
+
+use placed::{Misfit, Placed, Step};
+
+mod placed;
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,35 +41,59 @@ pub fn read_all<T: DeserializeOwned>(mut value: Value, problems: &mut Vec<Proble
     let mut removed = Removed::default();
     // Each turn takes at least one node out, so the loop ends with the document.
     loop {
-        match serde_path_to_error::deserialize::<_, T>(value.clone()) {
+        match T::deserialize(Placed(&value)) {
             Ok(read) => return Some(read),
-            Err(error) => {
-                problems.push(Problem::new(removed.place(error.path()), error.inner().to_string()));
-                if !remove(&mut value, error.path()) {
+            Err(misfit) => {
+                let (path, message) = Misfit::into_parts(misfit);
+                problems.push(removed.problem(&path, message));
+                if !remove(&mut value, &path) {
                     return None;
                 }
-                removed.note(error.path());
+                removed.note(&path);
             }
         }
     }
+}
+
+/// Where a value is no `T`, if it is none.
+pub(crate) fn place<T: DeserializeOwned>(value: &Value) -> Option<String> {
+    let (path, _) = T::deserialize(Placed(value)).err()?.into_parts();
+    Some(Removed::default().place(&path))
 }
 
 /// Which elements of which lists have been taken out, so that those behind them are still called by their own number.
 #[derive(Default)]
 struct Removed(BTreeMap<String, BTreeSet<usize>>);
 
+/// Fields that hold a secret, or that an operator may take for the place of one; the inner ones first.
+const SECRETS: [&str; 4] = ["sha256", "token", "token_sha256", "api_key"];
+
+const NOT_REPEATED: &str =
+    "is not of the form that docs/configuration.md shows; what stands here is not repeated, since it may be a secret";
+
 impl Removed {
     /// The path as the operator counts.
-    fn place(&self, path: &Path) -> String {
-        path.iter().fold(String::new(), |place, segment| self.step(place, segment))
+    fn place(&self, path: &[Step]) -> String {
+        path.iter().fold(String::new(), |place, step| self.behind(&place, step))
     }
 
-    fn step(&self, place: String, segment: &Segment) -> String {
-        match segment {
-            Segment::Seq { index } => format!("{place}[{}]", self.original(&place, *index)),
-            Segment::Map { key } if place.is_empty() => key.clone(),
-            Segment::Map { key } => format!("{place}.{key}"),
-            Segment::Enum { .. } | Segment::Unknown => place,
+    /// What is wrong, with the path as the operator counts. In a field of a secret both could quote what stands there.
+    fn problem(&self, path: &[Step], message: String) -> Problem {
+        let place_of = |secret: &&str| path.iter().position(|step| matches!(step, Step::Key(key) if key == *secret));
+        let secret = SECRETS.iter().find_map(place_of);
+        let named = secret.and_then(|place| path.get(..=place)).unwrap_or(path);
+        // A field that is missing is one of ours.
+        match secret {
+            Some(_) if !message.starts_with("missing field") => Problem::new(self.place(named), NOT_REPEATED),
+            _ => Problem::new(self.place(named), message),
+        }
+    }
+
+    fn behind(&self, place: &str, step: &Step) -> String {
+        match step {
+            Step::Index(index) => format!("{place}[{}]", self.original(place, *index)),
+            Step::Key(key) if place.is_empty() => key.clone(),
+            Step::Key(key) => format!("{place}.{key}"),
         }
     }
 
@@ -75,42 +102,28 @@ impl Removed {
         gone.fold(index, |index, gone| if *gone <= index { index.saturating_add(1) } else { index })
     }
 
-    fn note(&mut self, path: &Path) {
-        let mut list = String::new();
-        let mut last = None;
-        for segment in path.iter() {
-            last = match segment {
-                Segment::Seq { index } => Some((list.clone(), self.original(&list, *index))),
-                _ => None,
-            };
-            list = self.step(list, segment);
-        }
-        if let Some((list, index)) = last {
+    fn note(&mut self, path: &[Step]) {
+        if let Some((Step::Index(index), list)) = path.split_last() {
+            let list = self.place(list);
+            let index = self.original(&list, *index);
             self.0.entry(list).or_default().insert(index);
         }
     }
 }
 
-fn remove(value: &mut Value, path: &Path) -> bool {
-    let mut segments = path.iter().peekable();
-    let mut node = value;
-    while let Some(segment) = segments.next() {
-        let last = segments.peek().is_none();
-        node = match (segment, node) {
-            (Segment::Map { key }, Value::Object(map)) if last => return map.remove(key).is_some(),
-            (Segment::Seq { index }, Value::Array(items)) if last => {
-                return (*index < items.len()).then(|| items.remove(*index)).is_some();
-            }
-            (Segment::Map { key }, Value::Object(map)) => match map.get_mut(key) {
-                Some(next) => next,
-                None => return false,
-            },
-            (Segment::Seq { index }, Value::Array(items)) => match items.get_mut(*index) {
-                Some(next) => next,
-                None => return false,
-            },
-            _ => return false,
-        };
+fn remove(value: &mut Value, path: &[Step]) -> bool {
+    let Some((last, way)) = path.split_last() else { return false };
+    let node = way.iter().try_fold(value, |node, step| match (step, node) {
+        (Step::Key(key), Value::Object(map)) => map.get_mut(key),
+        (Step::Index(index), Value::Array(items)) => items.get_mut(*index),
+        _ => None,
+    });
+    match (last, node) {
+        (Step::Key(key), Some(Value::Object(map))) => map.remove(key).is_some(),
+        (Step::Index(index), Some(Value::Array(items))) if *index < items.len() => {
+            items.remove(*index);
+            true
+        }
+        _ => false,
     }
-    false
 }

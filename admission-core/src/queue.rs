@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::decide::{Ask, Turn, flow_of, urgency};
+use crate::gather::gather;
 use crate::ledger::{Amount, Backlog, Blocked, FlowKey, Head, LaneKey, Report, TallyKey};
 use crate::members::Holder;
 use crate::policy::{Class, Lane, Lanes, Limits, Pool};
@@ -308,8 +309,8 @@ impl Queue {
 
     /// The next tenants, by name from one on, whose flows stand aside for their own caps.
     pub(crate) fn tenants_aside(&self, from: Option<&Rc<str>>, most: usize) -> BTreeSet<Rc<str>> {
-        let tenants: BTreeSet<&Rc<str>> = self.bands.values().flat_map(|band| band.tenants_aside(from, most)).collect();
-        tenants.into_iter().take(most).cloned().collect()
+        let tenants: BTreeSet<&Rc<str>> = gather(self.bands.values().flat_map(|band| band.tenants_aside(from, most)));
+        gather(tenants.into_iter().take(most).cloned())
     }
 
     /// The first waiters of a tenant's flows that stand aside for its own caps.

@@ -1,12 +1,18 @@
 //! A route's own metadata, as a proxy hands it to a wasm filter.
 //!
-//! A struct comes as pairs of bytes: a count, the length of each key and value, then each key and value with a zero
-//! behind it, numbers in 32 bits with the lowest byte first. Types are not told: a text is its bytes, a truth value one
-//! byte, a number eight; so what a field may be decides how it is read.
+//! A struct comes as pairs of bytes ([`crate::pairs`]). Types are not told: a text is its bytes, a truth value one byte, a
+//! number eight; so what a field may be decides how it is read.
+
+use std::ops::Range;
 
 use serde_json::{Map, Value};
 
+use crate::gather::gather;
+use crate::pairs;
 use crate::problem::Problem;
+
+/// Length of no pairs at all.
+const EMPTY: usize = 4;
 
 /// Fields that are true or false; all others are text.
 const FLAGS: [&str; 1] = ["enabled"];
@@ -22,7 +28,7 @@ pub fn object(bytes: &[u8]) -> Result<Value, Vec<Problem>> {
         let value = value_of(&name, value);
         (name, value)
     });
-    Ok(Value::Object(fields.collect::<Map<_, _>>()))
+    Ok(Value::Object(gather::<Map<_, _>, _>(fields)))
 }
 
 fn value_of(name: &str, bytes: &[u8]) -> Value {
@@ -36,28 +42,11 @@ fn value_of(name: &str, bytes: &[u8]) -> Value {
 }
 
 fn pairs(bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
-    let (count, mut lengths) = number(bytes)?;
-    let mut contents = lengths.get(count.checked_mul(8)?..)?;
-    let mut pairs = Vec::new();
-    for _ in 0..count {
-        let (key, rest) = number(lengths)?;
-        let (value, rest) = number(rest)?;
-        lengths = rest;
-        pairs.push((content(&mut contents, key)?, content(&mut contents, value)?));
-    }
-    contents.is_empty().then_some(pairs)
-}
-
-fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let (number, rest) = bytes.split_first_chunk::<4>()?;
-    Some((usize::try_from(u32::from_le_bytes(*number)).ok()?, rest))
-}
-
-fn content<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (content, rest) = bytes.split_at_checked(length)?;
-    let (zero, rest) = rest.split_first()?;
-    *bytes = rest;
-    (*zero == 0).then_some(content)
+    let places = pairs::places(bytes)?;
+    let end = places.last().map_or(EMPTY, |(_, value)| value.end.saturating_add(1));
+    let content = |place: Range<usize>| bytes.get(place.clone()).filter(|_| bytes.get(place.end) == Some(&0));
+    let contents = places.into_iter().map(|(name, value)| Some((content(name)?, content(value)?)));
+    contents.collect::<Option<_>>().filter(|_| end == bytes.len())
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ mod clients;
 mod clock;
 mod faults;
 mod figures;
+mod lies;
+mod mortal;
 mod proxy;
 mod reference;
 pub mod scenarios;
@@ -39,6 +41,8 @@ pub struct Scenario {
     pub about: String,
     /// The filter's configuration; of one pool.
     pub policy: Value,
+    /// The one that VMs get with [`Trouble::Reload`]: of the same lanes, tenants and pool, under other limits.
+    pub next_policy: Option<Value>,
     /// Threads of the proxy.
     pub vms: usize,
     /// Workers of the pool.

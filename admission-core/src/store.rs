@@ -124,12 +124,16 @@ pub(crate) mod memory {
     /// What somebody else does before a write to a key that ends so.
     type Interruption = (String, Box<dyn FnOnce()>);
 
+    /// What somebody else does once so many more operations are over.
+    type Meddling = (u32, Box<dyn FnOnce()>);
+
     /// Shared data in memory, where writes can be made to conflict as if another VM were always faster.
     #[derive(Default)]
     pub(crate) struct MemoryStore {
         values: RefCell<BTreeMap<String, (Vec<u8>, u32)>>,
         failing: RefCell<(String, u32)>,
         interruption: RefCell<Option<Interruption>>,
+        meddling: RefCell<Option<Meddling>>,
         pub(crate) writes: Cell<u32>,
         pub(crate) conflicts: Cell<u32>,
     }
@@ -150,6 +154,25 @@ pub(crate) mod memory {
             *self.interruption.borrow_mut() = Some((key_ending.to_owned(), Box::new(action)));
         }
 
+        /// Once `operations` more reads and writes are over, somebody else does something before the next one.
+        #[cfg(feature = "sim")]
+        pub(crate) fn after_operations(&self, operations: u32, action: impl FnOnce() + 'static) {
+            *self.meddling.borrow_mut() = Some((operations, Box::new(action)));
+        }
+
+        fn meddle(&self) {
+            let due = self.meddling.borrow_mut().as_mut().is_some_and(|(left, _)| match left.checked_sub(1) {
+                Some(less) => {
+                    *left = less;
+                    false
+                }
+                None => true,
+            });
+            if due && let Some((_, action)) = self.meddling.take() {
+                action();
+            }
+        }
+
         fn interrupt(&self, key: &str) {
             let due = self.interruption.borrow().as_ref().is_some_and(|(ending, _)| key.ends_with(ending.as_str()));
             if due && let Some((_, action)) = self.interruption.take() {
@@ -165,6 +188,7 @@ pub(crate) mod memory {
 
     impl Store for MemoryStore {
         fn read(&self, key: &str) -> (Option<Vec<u8>>, Version) {
+            self.meddle();
             match self.values.borrow().get(key) {
                 Some((bytes, version)) => (Some(bytes.clone()), Version::Written(*version)),
                 None => (None, Version::Absent),
@@ -172,6 +196,7 @@ pub(crate) mod memory {
         }
 
         fn write(&self, key: &str, value: &[u8], expected: Version) -> Result<(), Conflict> {
+            self.meddle();
             self.interrupt(key);
             let (ending, times) = &mut *self.failing.borrow_mut();
             if *times > 0 && key.ends_with(ending.as_str()) {

@@ -11,6 +11,7 @@ use crate::decide::{Ask, Known, Line, Rules};
 use crate::directory::Directory;
 use crate::endpoint::Endpoint;
 use crate::forecast::Promises;
+use crate::gather::gather;
 use crate::keys::Keys;
 use crate::ledger::{Amount, LaneKey, Ledger, TallyKey};
 use crate::members::{Holder, Members, Observer};
@@ -49,8 +50,8 @@ pub const TICK: Millis = Millis(100);
 /// Between polls of a VM in which somebody waits.
 pub const POLL: Millis = Millis(5);
 
-/// Every root of a VM ticks it; calls that follow each other faster than this are one tick.
-const TICK_AT_LEAST: Millis = Millis(90);
+/// Every root of a VM ticks it; calls no further apart than this are one tick.
+const SAME_TICK: Millis = Millis(89);
 
 /// A VM whose last heartbeat is older than this asks whether it still counts before it admits. Half of what it takes
 /// others to declare it dead, so nothing is admitted under an epoch that is void.
@@ -224,7 +225,7 @@ impl Vm {
     /// # Errors
     /// The first record that could not be read or changed; the next tick tries again.
     pub fn tick(&mut self, store: &impl Store, now: Time) -> Result<(), StoreError> {
-        if self.ticked.is_some_and(|ticked| now.since(ticked) < TICK_AT_LEAST) {
+        if self.ticked.is_some_and(|ticked| is_within(SAME_TICK, ticked, now)) {
             return Ok(());
         }
         self.ticked = Some(now);
@@ -260,7 +261,7 @@ impl Vm {
     /// Joins, or makes sure that this VM still counts; refuses while something charged before a fencing is not yet
     /// charged again.
     fn ready(&mut self, store: &impl Store, now: Time) -> Result<Holder, StoreError> {
-        if self.beaten.is_none_or(|beaten| now.since(beaten) > HEARTBEAT_VALID) {
+        if !self.beaten.is_some_and(|beaten| is_within(HEARTBEAT_VALID, beaten, now)) {
             self.beat(store, now)?;
         }
         self.list(store);
@@ -389,7 +390,7 @@ impl Vm {
                 let is_class = |tally: TallyKey| pool.classes.iter().any(|class| class.key == tally);
                 let frees_a_class = change.tallies.iter().any(|(tally, _)| is_class(*tally));
                 let for_a_class = ledger.waiting_for_a_class(members).filter(|_| frees_a_class);
-                let woken: BTreeSet<Holder> = next.into_iter().chain(for_a_class).collect();
+                let woken: BTreeSet<Holder> = gather(next.into_iter().chain(for_a_class));
                 self.wakes.extend(woken.into_iter().map(|holder| Wake::start(holder.slot, key)));
             }
             Frees::Tenant(lanes) => {
@@ -400,6 +401,12 @@ impl Vm {
             }
         }
     }
+}
+
+/// Whether it is so long at most since `then`. Where the clock has stepped back, nobody knows, and it counts as longer: a VM
+/// that went on to wait for the time of its last heartbeat would be taken for dead by those that joined since.
+fn is_within(most: Millis, then: Time, now: Time) -> bool {
+    then <= now && now.since(then) <= most
 }
 
 /// Updates a record and returns what the step gave together with the record it left; `None` when the step refused.

@@ -180,6 +180,14 @@ impl Envoy {
     /// # Errors
     /// When it cannot be waited for.
     pub async fn stop(mut self) -> Result<()> {
+        self.kill().await
+    }
+
+    /// Kills Envoy and waits until it is gone; its log can still be read.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.context("cannot stop Envoy")
     }
 
@@ -187,7 +195,9 @@ impl Envoy {
         self.folder.path().join("log")
     }
 
-    fn log_end(&self) -> String {
+    /// The last lines of the log.
+    #[must_use]
+    pub fn log_end(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines.get(lines.len().saturating_sub(30)..).unwrap_or_default().join("\n")

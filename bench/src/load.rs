@@ -26,6 +26,9 @@ use schedule::Shot;
 
 use crate::watch::Watch;
 
+/// How long before its time a request gets ready.
+const AHEAD: Duration = Duration::from_millis(500);
+
 /// Between two looks at how late the client is.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -65,6 +68,17 @@ pub struct Flow {
     pub lane: Option<(String, String)>,
     /// Longest time to the first token after which an answer is still worth something; without one every answer is.
     pub in_time: Option<Duration>,
+    /// Some callers leave.
+    pub leaves: Option<Leaves>,
+}
+
+/// Callers that leave before they are answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaves {
+    /// Which part of them.
+    pub share: f64,
+    /// When, after their request was due, every time in the range equally likely.
+    pub after: RangeInclusive<Duration>,
 }
 
 /// Sends a plan to `url`, the address of a chat completions endpoint, and waits for the answers. Refusals are counted,
@@ -73,17 +87,40 @@ pub struct Flow {
 /// # Errors
 /// When the plan cannot be sent at all; an answer that goes wrong is counted.
 pub async fn run(url: &str, plan: &Plan) -> Result<Report> {
+    let mut reports = run_in_parts(url, plan, 1).await?;
+    reports.pop().context("no report")
+}
+
+/// Does what [`run`] does and reports of parts of equal length, by when requests were due.
+///
+/// # Errors
+/// Those of [`run`].
+pub async fn run_in_parts(url: &str, plan: &Plan, parts: u32) -> Result<Vec<Report>> {
+    ensure!(parts > 0, "a run has at least one part");
     let (caller, _watch) = prepare(url, plan)?;
-    let mut tasks = JoinSet::new();
+    let (mut tasks, mut records) = (JoinSet::new(), Vec::new());
     for shot in schedule::shots(plan) {
         let flow = flow(plan, &shot)?;
+        // A long plan has more requests than are to stand in memory at once.
+        tokio::time::sleep_until((caller.start + shot.at).checked_sub(AHEAD).unwrap_or(caller.start)).await;
         let caller = Arc::clone(&caller);
         tasks.spawn(async move {
             tokio::time::sleep_until(caller.start + shot.at).await;
             caller.call(&flow, &shot).await
         });
+        while let Some(done) = tasks.try_join_next() {
+            records.push(done.context("a caller broke down")?);
+        }
     }
-    Ok(report::report(plan, &tasks.join_all().await))
+    records.extend(tasks.join_all().await);
+    let length = plan.duration / parts;
+    let part = |number: u32| {
+        let (from, until) = (length * number, length * (number + 1));
+        let due = records.iter().filter(|record| (from..until).contains(&record.at)).cloned().collect::<Vec<_>>();
+        let warm_up = plan.warm_up.clamp(from, until) - from;
+        report::report(&Plan { warm_up, duration: length, ..plan.clone() }, &due)
+    };
+    Ok((0..parts).map(part).collect())
 }
 
 /// Sends the requests of a plan in their order but not at their instants: so many are under way all the time, until its
@@ -128,6 +165,8 @@ fn prepare(url: &str, plan: &Plan) -> Result<(Arc<Caller>, Watch)> {
         let sizes = [&flow.prompt_bytes, &flow.max_tokens];
         ensure!(sizes.iter().all(|range| !range.is_empty()), "{}: a range of sizes is empty", flow.name);
         ensure!(!flow.tenants.is_empty(), "{}: nobody sends it", flow.name);
+        let orderly = |leaves: &Leaves| (0.0..=1.0).contains(&leaves.share) && !leaves.after.is_empty();
+        ensure!(flow.leaves.as_ref().is_none_or(orderly), "{}: nobody can leave like this", flow.name);
     }
     let client = reqwest::Client::builder().no_proxy().build().context("cannot make an HTTP client")?;
     let watch = Watch::start(LOOK, report::TOLERATED_LAG);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bench::load::{Flow, Plan, Report, run, saturate};
+use bench::load::{Flow, Leaves, Plan, Report, run, run_in_parts, saturate};
 use worker_sim::{Config, Fault, Worker};
 
 fn plan(rate_per_s: f64, drain: Duration) -> Plan {
@@ -14,6 +14,7 @@ fn plan(rate_per_s: f64, drain: Duration) -> Plan {
         max_tokens: 4..=4,
         lane: Some(("x-sluice-lane".into(), "fast".into())),
         in_time: None,
+        leaves: None,
     };
     Plan {
         seed: 1,
@@ -83,4 +84,27 @@ async fn saturation_keeps_so_many_under_way_and_no_more() {
     assert!(chat.sent > 3, "others follow: {report:?}");
     let none_left = Plan { max_requests: 2, ..plan };
     assert!(saturate(&format!("{}/v1/chat/completions", worker.url()), &none_left, 3).await.is_err());
+}
+
+#[tokio::test]
+async fn those_who_leave_are_counted_and_are_gone_from_the_worker() {
+    let worker = Worker::start(Config { faults: vec![Fault::Hang], ..Config::default() }).await.unwrap();
+    let mut plan = plan(40.0, Duration::from_secs(10));
+    let after = Duration::from_millis(1)..=Duration::from_millis(50);
+    plan.flows[0].leaves = Some(Leaves { share: 1.0, after });
+    let report = run(&format!("{}/v1/chat/completions", worker.url()), &plan).await.unwrap();
+    let chat = &report.flows["chat"];
+    assert_eq!((chat.left, chat.unfinished), (chat.sent, 0), "{report:?}");
+    assert!(worker.stop().await.requests.iter().all(|request| request.left_ms.is_some()));
+}
+
+#[tokio::test]
+async fn parts_are_by_when_requests_were_due_and_add_up() {
+    let worker = Worker::start(Config::default()).await.unwrap();
+    let url = format!("{}/v1/chat/completions", worker.url());
+    let plan = plan(40.0, Duration::from_secs(10));
+    let sent = |report: &Report| report.flows["chat"].sent;
+    let (whole, parts) = (run(&url, &plan).await.unwrap(), run_in_parts(&url, &plan, 4).await.unwrap());
+    assert_eq!((parts.len(), parts.iter().map(sent).sum::<u64>()), (4, sent(&whole)));
+    assert!(parts.iter().all(|part| sent(part) > 0 && sent(part) < sent(&whole)), "{parts:?}");
 }

@@ -65,11 +65,16 @@ pub fn text(text: &str) -> Report {
     // What one document patches into a proxy is judged by the policies of its neighbours.
     let file =
         known.iter().filter_map(|(_, value, kind)| Some(policies(value, (*kind)?))).flatten().collect::<Vec<_>>();
+    let patching = known.iter().filter(|(_, _, kind)| *kind == Some(Kind::EnvoyFilter));
+    let patching: Vec<Node<'_>> = patching.map(|(_, value, _)| Node::root(value)).collect();
     for (number, value, kind) in known {
         let mut notes = Notes::default();
         match kind {
             Some(kind) => document(&Node::root(value), kind, &file, &mut notes),
             None => notes.error("", kinds::UNKNOWN),
+        }
+        if kind == Some(Kind::WasmPlugin) {
+            warnings::never_idle(&Node::root(value), &patching, &mut notes);
         }
         let place = |(severity, path, message)| Finding { severity, document: number, path, message };
         report.findings.extend(notes.0.into_iter().map(place));

@@ -9,8 +9,9 @@ pub mod artefacts;
 pub mod authority;
 pub mod bootstrap;
 pub mod caller;
+pub mod crowd;
+pub mod echo;
 pub mod line;
-pub mod metrics;
 pub mod played;
 pub mod resetter;
 pub mod rig;
@@ -18,3 +19,5 @@ pub mod scripted;
 pub mod sidecar;
 pub mod steady;
 pub mod view;
+
+pub use bench::metrics;

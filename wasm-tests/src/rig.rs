@@ -67,6 +67,8 @@ pub struct Setup {
     pub virtual_hosts: Value,
     /// More of the control listener's configuration.
     pub control: Value,
+    /// How long the listener under test lets nothing move on a stream; `0s` for ever.
+    pub idle_timeout: &'static str,
     /// What the listener under test logs of each request to the proxy's own log, one JSON object a line; nothing if null.
     pub access_log: Value,
 }
@@ -96,6 +98,7 @@ impl Setup {
             steered: false,
             virtual_hosts: bootstrap::virtual_hosts(&[]),
             control: json!({}),
+            idle_timeout: "0s",
             access_log: Value::Null,
         }
     }
@@ -192,11 +195,11 @@ impl Rig {
         let mut filters = setup.filters_before.clone();
         filters.push(bootstrap::discovered(PLUGIN, &ecds));
         let mut public = bootstrap::listener("public", &filters, &json!([]));
-        public["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"] =
-            setup.virtual_hosts.clone();
+        let manager = &mut public["filter_chains"][0]["filters"][0]["typed_config"];
+        manager["route_config"]["virtual_hosts"] = setup.virtual_hosts.clone();
+        manager["stream_idle_timeout"] = json!(setup.idle_timeout);
         if !setup.access_log.is_null() {
-            public["filter_chains"][0]["filters"][0]["typed_config"]["access_log"] =
-                bootstrap::access_log(&setup.access_log);
+            manager["access_log"] = bootstrap::access_log(&setup.access_log);
         }
         if let Some(socket) = &setup.transport_socket {
             public["filter_chains"][0]["transport_socket"] = socket.clone();

@@ -10,16 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper::client::conn::http1::SendRequest;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use http_body_util::BodyExt;
+use hyper::Response;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::caller::{CHAT, chat};
+use crate::caller::{KeptAlive, chat, is_last};
 use crate::rig::{MODEL, Rig, eventually};
 
 /// A tenant without a cap, whose callers are always admitted.
@@ -136,7 +132,7 @@ impl Load {
     }
 
     async fn call(&mut self, part: Part) {
-        let connection = Connection::open(self.address).await;
+        let connection = KeptAlive::open(self.address).await;
         self.callers.spawn(run(self.address, connection, part, Arc::clone(&self.shared)));
     }
 
@@ -210,13 +206,14 @@ impl Load {
     }
 }
 
-async fn run(address: SocketAddr, mut connection: Connection, part: Part, shared: Arc<Shared>) {
-    let body = chat(MODEL, part.max_tokens, part.stream);
+async fn run(address: SocketAddr, mut connection: KeptAlive, part: Part, shared: Arc<Shared>) {
+    let body = chat(MODEL, part.max_tokens, part.stream).to_string();
+    let headers = [("x-tenant-id", part.tenant), ("x-sluice-lane", STEADY)];
     while !shared.stop.load(Ordering::SeqCst) {
         let from = shared.in_force.load(Ordering::SeqCst);
-        let response = connection.post(part.tenant, &body).await;
+        let response = connection.post(&headers, body.clone()).await;
         let to = shared.written.load(Ordering::SeqCst);
-        let closing = response.as_ref().is_ok_and(|response| response.headers().contains_key("connection"));
+        let closing = response.as_ref().is_ok_and(is_last);
         let outcome = match response {
             Ok(response) => outcome(response, part.stream).await,
             Err(error) => Outcome::Failed(error),
@@ -224,9 +221,8 @@ async fn run(address: SocketAddr, mut connection: Connection, part: Part, shared
         match (&outcome, part.place) {
             (Outcome::Served(policy), Some(place)) => shared.told()[place] = *policy,
             (Outcome::Refused(_), _) => {
-                // The proxy closes, and says so, what was answered before it had noticed the end of the request.
                 if closing {
-                    connection = Connection::open(address).await;
+                    connection = KeptAlive::open(address).await;
                 }
                 tokio::time::sleep(REST).await;
             }
@@ -258,38 +254,5 @@ async fn outcome(response: Response<hyper::body::Incoming>, stream: bool) -> Out
             Outcome::Refused((knob.to_owned(), allowed))
         }
         _ => Outcome::Failed(format!("{head:?} {body}")),
-    }
-}
-
-/// One connection, kept alive: a client that opened another behind our back would hide that the proxy had closed it.
-struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    _driver: JoinSet<()>,
-}
-
-impl Connection {
-    async fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.expect("connect to Envoy");
-        stream.set_nodelay(true).expect("set nodelay");
-        let (sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("an HTTP/1.1 connection");
-        let mut driver = JoinSet::new();
-        driver.spawn(async move {
-            // What breaks a connection is told to the request on it.
-            let _ = connection.await;
-        });
-        Self { sender, _driver: driver }
-    }
-
-    async fn post(&mut self, tenant: &str, body: &Value) -> Result<Response<hyper::body::Incoming>, String> {
-        let request = Request::post(CHAT)
-            .header("host", "test")
-            .header("content-type", "application/json")
-            .header("x-tenant-id", tenant)
-            .header("x-sluice-lane", STEADY)
-            .body(Full::from(body.to_string()))
-            .expect("a request");
-        self.sender.ready().await.map_err(|error| format!("the connection is gone: {error}"))?;
-        self.sender.send_request(request).await.map_err(|error| format!("no answer: {error}"))
     }
 }

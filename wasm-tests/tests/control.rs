@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use wasm_tests::caller::{RawCaller, chat, request_bytes};
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
 use wasm_tests::rig::{MODEL, Rig, Setup, TOKEN, Wait, eventually};
 
 const VIEW: &str = "/sluice/v1/view";
@@ -223,5 +223,34 @@ async fn a_stale_view_falls_back_to_what_its_policy_says() {
             })
             .await;
         }
+    }
+}
+
+/// What an operator watches over a long time.
+#[tokio::test]
+async fn the_memory_of_each_vm_and_the_number_of_records_are_told() {
+    const PAGE: u64 = 65_536;
+    let rig = Rig::start(Setup::new(2, Wait::Unread)).await;
+    eventually("both threads have had a request", async || {
+        rig.ask("stranger", &[]).await;
+        // A connection of its own may be any thread's.
+        let request = request_bytes(CHAT, &[], chat(MODEL, 1, false).to_string().as_bytes(), true);
+        RawCaller::send(rig.address, &request).await.status().await;
+        let members = rig.state().await["members"].clone();
+        (members.as_array().map(Vec::len) == Some(2)).then_some(()).ok_or(members.to_string())
+    })
+    .await;
+    eventually("both say how much memory they have", async || {
+        let of = async |vm| rig.count("sluice_vm_memory_bytes", &[("vm", vm)]).await;
+        let memory = [of("0").await, of("1").await];
+        let plausible = |bytes: &u64| *bytes >= PAGE && bytes.is_multiple_of(PAGE) && *bytes < 1 << 30;
+        memory.iter().all(plausible).then_some(()).ok_or(format!("{memory:?}"))
+    })
+    .await;
+    let records = async || rig.state().await["records"].as_u64().unwrap();
+    let before = records().await;
+    for (tenant, more) in [("stranger", 0), ("another", 1), ("another", 1), ("capped", 2)] {
+        assert_eq!(rig.ask(tenant, &[]).await.0, 200);
+        assert_eq!(records().await, before + more, "{tenant}");
     }
 }

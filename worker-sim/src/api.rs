@@ -56,18 +56,22 @@ struct Faults {
 
 impl App {
     pub(crate) fn new(config: Config) -> Self {
-        Self {
+        let app = Self {
             hub: Arc::new(Hub::new(&config)),
             door: Arc::new(Door::new()),
-            faults: Mutex::new(config.faults.iter().copied().collect()),
+            faults: Mutex::default(),
             next_reply: AtomicU64::new(0),
             started: wall_seconds(),
             config,
-        }
+        };
+        app.set_faults(app.config.faults.iter().copied());
+        app
     }
 
     pub(crate) fn set_faults(&self, faults: impl IntoIterator<Item = Fault>) {
-        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults.into_iter().collect();
+        let mut standing = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        *standing = faults.into_iter().collect();
+        self.hub.set_slow(standing.contains(&Fault::Slow));
     }
 
     pub(crate) fn stats(&self) -> Stats {

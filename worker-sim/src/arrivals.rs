@@ -33,6 +33,8 @@ pub struct Arrival {
     pub tenant: Option<String>,
     /// Its `x-sluice-lane`.
     pub lane: Option<String>,
+    /// Its `x-sluice-prompt-tokens` and `x-sluice-output-tokens` together.
+    pub tokens: Option<u64>,
     /// Its `x-client-request-id`, which the caller chooses.
     pub id: Option<String>,
 }
@@ -62,9 +64,12 @@ impl Log {
 
     pub(crate) fn came(&self, headers: &HeaderMap) -> Number {
         let text = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let number = |name| text(name).and_then(|text| text.parse::<u64>().ok());
+        let (prompt, output) = (number("x-sluice-prompt-tokens"), number("x-sluice-output-tokens"));
         let mut arrival = Arrival {
             tenant: text("x-sluice-tenant"),
             lane: text("x-sluice-lane"),
+            tokens: prompt.zip(output).map(|(prompt, output)| prompt.saturating_add(output)),
             id: text("x-client-request-id"),
             ..Arrival::default()
         };

@@ -92,6 +92,8 @@ pub enum Fault {
     RepeatedUsage,
     /// Chunks of a stream that is to tell its usage say that it is null until they do, as OpenAI's own say.
     NullsBetween,
+    /// Engines take ten times as long for every step.
+    Slow,
     /// Streams break off after half of their tokens, other answers after half of their body.
     Truncate,
 }

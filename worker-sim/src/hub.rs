@@ -1,6 +1,7 @@
 //! The engines of a worker and who waits for their tokens: the one place where time meets the scheduler.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ use crate::histogram::Histogram;
 /// How far behind its schedule an engine may run and still catch up. Timers fire up to a millisecond late and steps
 /// may be shorter than that; without catching up every step would take a millisecond more than its price.
 const CATCH_UP: Duration = Duration::from_millis(10);
+
+/// How much longer a step of a slow engine takes.
+const SLOWNESS: f64 = 10.0;
 
 /// One sequence asked for, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,7 @@ pub(crate) struct Snapshot {
 pub(crate) struct Hub {
     cost: StepCost,
     jitter: f64,
+    slow: AtomicBool,
     state: Mutex<State>,
     /// One for each engine: something was added.
     work: Vec<Notify>,
@@ -110,6 +115,7 @@ impl Hub {
         Self {
             cost: config.step_cost(),
             jitter: config.step_jitter,
+            slow: AtomicBool::new(false),
             work: ranks.iter().map(|_| Notify::new()).collect(),
             state: Mutex::new(State { ranks, live: HashMap::new(), next_id: 0, peak_running: 0 }),
         }
@@ -137,6 +143,11 @@ impl Hub {
         Ok(ticket)
     }
 
+    /// Makes steps that begin from now on take longer, or as long as they should.
+    pub(crate) fn set_slow(&self, slow: bool) {
+        self.slow.store(slow, Ordering::Relaxed);
+    }
+
     /// Steps one engine for ever, each step taking its time.
     pub(crate) async fn drive(self: Arc<Self>, rank: usize) {
         let mut due = Instant::now();
@@ -148,7 +159,8 @@ impl Hub {
             };
             let earliest = Instant::now().checked_sub(CATCH_UP).unwrap_or(due);
             let jitter = 1.0 + self.jitter * (2.0 * fastrand::f64() - 1.0);
-            due = due.max(earliest) + self.cost.of(load).mul_f64(jitter);
+            let slowness = if self.slow.load(Ordering::Relaxed) { SLOWNESS } else { 1.0 };
+            due = due.max(earliest) + self.cost.of(load).mul_f64(jitter * slowness);
             sleep_until(due).await;
             self.end_step(rank);
         }
@@ -291,6 +303,17 @@ mod tests {
         let hub = start(Config { speed: 10.0, base_ms: 100.0, per_prefill_token_us: 1000.0, ..priced() });
         let ticket = hub.submit(&[Wish { prompt: 30, output: 1 }]).unwrap();
         assert_eq!(millis_to_end(ticket).await, [13]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_engine_takes_ten_times_as_long_until_it_is_slow_no_more() {
+        let hub = start(priced());
+        hub.set_slow(true);
+        let first = hub.submit(&[Wish { prompt: 30, output: 1 }]).unwrap();
+        assert_eq!(millis_to_end(first).await, [130]);
+        hub.set_slow(false);
+        let second = hub.submit(&[Wish { prompt: 30, output: 1 }]).unwrap();
+        assert_eq!(millis_to_end(second).await, [13]);
     }
 
     #[tokio::test(start_paused = true)]

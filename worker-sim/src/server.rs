@@ -119,11 +119,13 @@ impl Worker {
         self.app.set_faults(faults);
     }
 
-    /// Stops it at once, as a crash would: the port and all connections are closed when this returns.
-    pub async fn stop(self) {
+    /// Stops it at once, as a crash would: the port and all connections are closed when this returns, with the latest
+    /// requests, none of which is inside any more.
+    pub async fn stop(self) -> Arrivals {
         // Either may fail only because the task has ended by itself.
         let _ = self.stop.send(());
         let _ = self.task.await;
+        self.app.arrivals()
     }
 }
 

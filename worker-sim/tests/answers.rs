@@ -171,7 +171,8 @@ async fn a_stop_ends_streams_and_frees_the_port_at_once() {
     let response = post(&worker, "/v1/chat/completions", &chat(&json!({"stream": true, "max_tokens": 1000}))).await;
     until(&worker, |stats| stats.running == 1).await;
     let address = worker.address();
-    worker.stop().await;
+    let arrivals = worker.stop().await.requests;
+    assert!(arrivals.len() == 1 && arrivals[0].left_ms.is_some(), "{arrivals:?}");
     assert!(response.bytes().await.is_err(), "the stream is cut");
     std::net::TcpListener::bind(address).unwrap();
 }

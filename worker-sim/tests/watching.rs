@@ -96,6 +96,7 @@ async fn the_order_of_arrival_is_a_page_that_can_be_begun_anew() {
     for (id, lane) in [("b", "batch"), ("a", "interactive")] {
         let request = client.post(format!("{}/v1/chat/completions", worker.url())).header("x-client-request-id", id);
         let request = request.header("x-sluice-tenant", "acme").header("x-sluice-lane", lane);
+        let request = request.header("x-sluice-prompt-tokens", "30").header("x-sluice-output-tokens", "12");
         request.json(&chat(&json!({"max_tokens": 1}))).send().await.unwrap();
     }
     let page: Arrivals = serde_json::from_str(&get_text(&worker, "/sim/arrivals").await).unwrap();
@@ -103,7 +104,7 @@ async fn the_order_of_arrival_is_a_page_that_can_be_begun_anew() {
     let listed: Vec<_> = page.requests.iter().map(|arrival| (arrival.id.as_deref(), arrival.lane.as_deref())).collect();
     assert_eq!(listed, [(Some("b"), Some("batch")), (Some("a"), Some("interactive"))]);
     assert!(page.requests[0].left_ms.is_some_and(|left| left <= page.requests[1].came_ms), "{page:?}");
-    assert_eq!(page.requests[0].tenant.as_deref(), Some("acme"));
+    assert_eq!((page.requests[0].tenant.as_deref(), page.requests[0].tokens), (Some("acme"), Some(42)));
     assert_eq!(client.delete(format!("{}/sim/arrivals", worker.url())).send().await.unwrap().status(), 200);
     let page = worker.arrivals();
     assert_eq!((page.requests.len(), page.forgotten), (0, 2));

@@ -5,19 +5,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::command;
 use crate::workspace::Workspace;
+use crate::{checksums, command, module, paths, sbom, tools};
 
 /// What the filter is compiled to.
 pub const WASM: &str = "wasm32-wasip1";
 
-/// Writes what a release consists of.
+/// Writes what a release consists of: the filter, the sidecar, what each is made of, and the sums of all.
 ///
 /// # Errors
 /// When something does not build.
 pub fn release(workspace: &Workspace) -> Result<()> {
-    filter(workspace, &[], &workspace.dist().join("sluice.wasm"))?;
-    copy(&released_sidecar(workspace)?, &workspace.dist().join("sluice-sidecar"))
+    tools::for_build(workspace)?;
+    let dist = workspace.dist();
+    filter(workspace, &[], &dist.join("sluice.wasm"))?;
+    copy(&released_sidecar(workspace)?, &dist.join("sluice-sidecar"))?;
+    sbom::write(workspace)?;
+    checksums::write(&dist)
 }
 
 /// Builds the sidecar as released, and says where cargo has put it.
@@ -25,8 +29,8 @@ pub fn release(workspace: &Workspace) -> Result<()> {
 /// # Errors
 /// When it does not build.
 pub fn released_sidecar(workspace: &Workspace) -> Result<PathBuf> {
-    let arguments = ["build", "--profile", "native", "--package", "host-sidecar", "--bin", "sluice-sidecar"];
-    command::run(command::cargo(arguments).current_dir(&workspace.root))?;
+    let arguments = ["--profile", "native", "--package", "host-sidecar", "--bin", "sluice-sidecar"];
+    command::run(command::cargo("build", arguments).current_dir(&workspace.root))?;
     Ok(workspace.built("native", "sluice-sidecar"))
 }
 
@@ -36,7 +40,7 @@ pub fn released_sidecar(workspace: &Workspace) -> Result<PathBuf> {
 /// When it does not build.
 pub fn filters(workspace: &Workspace) -> Result<()> {
     filter(workspace, &["--features", "test-trap"], &workspace.trapping_filter())?;
-    filter(workspace, &[], &workspace.filter())
+    released_filter(workspace)
 }
 
 /// Builds the filter as released.
@@ -47,11 +51,28 @@ pub fn released_filter(workspace: &Workspace) -> Result<()> {
     filter(workspace, &[], &workspace.filter())
 }
 
-/// Cargo puts every variant in the same place, so each is copied to its own before the next is built.
+/// Builds the filter into a file, and beside that, as `*.debug.wasm`, the same with the names of its functions.
 fn filter(workspace: &Workspace, features: &[&str], to: &Path) -> Result<()> {
-    let mut cargo = command::cargo(["build", "--release", "--target", WASM, "--package", "sluice"]);
-    command::run(cargo.args(features).current_dir(&workspace.root))?;
-    copy(&workspace.built(&format!("{WASM}/release"), "sluice.wasm"), to)
+    // Cargo puts every variant in the same place.
+    let compiled = compile_filter(workspace, features, None)?;
+    let shrunk = module::shrunk(workspace, &compiled)?;
+    put(&shrunk, &to.with_extension("debug.wasm"))?;
+    put(&module::without_names(&shrunk)?, to)
+}
+
+/// Compiles the filter, where cargo is to take another folder for its home than the usual, and returns the module as the
+/// compiler leaves it.
+///
+/// # Errors
+/// When it does not build.
+pub fn compile_filter(workspace: &Workspace, features: &[&str], home: Option<&Path>) -> Result<Vec<u8>> {
+    let mut cargo = command::cargo("build", ["--release", "--target", WASM, "--package", "sluice"]);
+    cargo.args(features).arg("--target-dir").arg(workspace.cargo_target()).current_dir(&workspace.root);
+    cargo.envs(home.map(|home| ("CARGO_HOME", home)));
+    paths::hide(&mut cargo, workspace)?;
+    command::run(&mut cargo)?;
+    let module = workspace.built(&format!("{WASM}/release"), "sluice.wasm");
+    fs::read(&module).with_context(|| format!("cannot read {}", module.display()))
 }
 
 /// Builds the worker and the sidecar as tests do. With this package among those selected, cargo compiles their common
@@ -60,20 +81,35 @@ fn filter(workspace: &Workspace, features: &[&str], to: &Path) -> Result<()> {
 /// # Errors
 /// When they do not build.
 pub fn programs(workspace: &Workspace) -> Result<()> {
-    let mut cargo = command::cargo(["build", "--bins"]);
+    let mut cargo = command::cargo("build", ["--bins"]);
     cargo.args(["--package", "worker-sim", "--package", "host-sidecar", "--package", "xtask"]);
     command::run(cargo.current_dir(&workspace.root))
 }
 
 /// By renaming, so that whoever reads the file meanwhile has either the old one or the new.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let explain = || format!("cannot copy {} to {}", from.display(), to.display());
+    let half = half_of(to)?;
+    fs::copy(from, &half).with_context(|| format!("cannot copy {} to {}", from.display(), half.display()))?;
+    finish(&half, to)
+}
+
+/// The same for what is in memory.
+fn put(bytes: &[u8], to: &Path) -> Result<()> {
+    let half = half_of(to)?;
+    fs::write(&half, bytes).with_context(|| format!("cannot write {}", half.display()))?;
+    finish(&half, to)
+}
+
+fn half_of(to: &Path) -> Result<PathBuf> {
     if let Some(folder) = to.parent() {
-        fs::create_dir_all(folder).with_context(explain)?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    let half = to.with_extension("new");
-    fs::copy(from, &half).with_context(explain)?;
-    fs::rename(&half, to).with_context(explain)?;
-    println!("    {} ({} KiB)", to.display(), fs::metadata(to).with_context(explain)?.len() / 1024);
+    Ok(to.with_extension("new"))
+}
+
+fn finish(half: &Path, to: &Path) -> Result<()> {
+    fs::rename(half, to).with_context(|| format!("cannot put {} in its place", to.display()))?;
+    let bytes = fs::metadata(to).with_context(|| format!("cannot look at {}", to.display()))?.len();
+    println!("    {} ({} KiB)", to.display(), bytes.div_ceil(1024));
     Ok(())
 }

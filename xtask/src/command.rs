@@ -6,8 +6,15 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Cargo, the one that runs us.
-pub fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+/// Cargo, the one that runs us, held to `Cargo.lock`: a subcommand and what it is given.
+pub fn cargo<S: AsRef<OsStr>>(subcommand: &str, arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = unlocked_cargo([subcommand, "--locked"]);
+    command.args(arguments);
+    command
+}
+
+/// Cargo for what is none of this workspace's packages, so not in its `Cargo.lock` either.
+pub fn unlocked_cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command

@@ -54,8 +54,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 fn floor(workspace: &Workspace) -> Result<PathBuf> {
-    let arguments = ["build", "--release", "--target", artefacts::WASM, "--package", "bench-floor"];
-    command::run(command::cargo(arguments).current_dir(&workspace.root))?;
+    let arguments = ["--release", "--target", artefacts::WASM, "--package", "bench-floor"];
+    command::run(command::cargo("build", arguments).current_dir(&workspace.root))?;
     Ok(workspace.built(&format!("{}/release", artefacts::WASM), "bench_floor.wasm"))
 }
 

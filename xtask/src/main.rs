@@ -1,4 +1,5 @@
-//! The entry points a person needs: `cargo xtask tools | build | test | sim | demo | bench | test-vllm | docs`.
+//! The entry points a person needs: `cargo xtask tools | build | reproduce | test | sim | mutants | chaos | soak | demo | bench | fuzz |
+//! test-vllm | docs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,16 +7,27 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod artefacts;
+mod chaos;
+mod checksums;
 mod command;
 mod config;
 mod demo;
 mod docs;
 mod filter;
+mod fuzz;
+mod module;
+mod mutants;
 mod overload;
 mod parts;
+mod paths;
+mod reproduce;
+mod sbom;
 mod sidecar_bench;
 mod simulation;
+mod soak;
+mod state_page;
 mod suite;
+mod supply;
 mod tools;
 mod validate;
 mod vllm;
@@ -35,12 +47,21 @@ struct Arguments {
 enum Task {
     /// Install what tests and demo need, Envoy among it, under target/tools.
     Tools,
-    /// Write dist/sluice.wasm and dist/sluice-sidecar.
+    /// Write dist: the filter, the sidecar, what both are made of, and the sums.
     Build,
+    /// Build the filter in two folders, and fail unless the modules are the same byte for byte.
+    Reproduce,
     /// Run every test there is; the first failure ends it.
     Test,
     /// Play the core's scenarios in virtual time, check its invariants after every step, and print what comes out.
     Sim(simulation::Options),
+    /// Let everything that can go wrong do so in a real Envoy, by seed, and check that nothing is left over.
+    Chaos(chaos::Options),
+    /// Run for long at half load and at three times the load, and check that memory, keys and latency stay as they were.
+    Soak(soak::Options),
+    /// Change one place of the decision or the ledger after the other, and see that a unit test fails each time. Takes an hour
+    /// or more; not part of `test`.
+    Mutants(mutants::Options),
     /// Overload three simulated workers behind a real Envoy, without and with the filter.
     Demo {
         /// Write the figures to this file.
@@ -65,6 +86,8 @@ enum Task {
         #[arg(long)]
         json: Option<PathBuf>,
     },
+    /// Fuzz whatever comes from outside; see docs/fuzzing.md. Not part of `test`, which tries the corpora.
+    Fuzz(fuzz::Options),
     /// Write docs/configuration.md and envoy-config/schemas/plugin.schema.json again, from the configuration's types.
     Docs,
 }
@@ -121,8 +144,12 @@ fn run(task: Task) -> anyhow::Result<()> {
     match task {
         Task::Tools => tools::install(&workspace),
         Task::Build => artefacts::release(&workspace),
+        Task::Reproduce => reproduce::run(&workspace),
         Task::Test => suite::run(&workspace),
         Task::Sim(options) => simulation::run(&workspace, &options),
+        Task::Chaos(options) => chaos::run(&workspace, &options),
+        Task::Soak(options) => soak::run(&workspace, &options),
+        Task::Mutants(options) => mutants::run(&workspace, &options),
         Task::Demo { json, hold, short } => demo::run(&workspace, &demo::Options { json, hold, short }),
         Task::Bench { what: Benchmark::Overload { json, quick } } => {
             overload::run(&workspace, &overload::Options { json, quick })
@@ -135,6 +162,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         }
         Task::Bench { what: Benchmark::Estimate { arguments } } => suite::estimates(&workspace, &arguments),
         Task::TestVllm { json } => vllm::run(&workspace, &vllm::Options { json }),
+        Task::Fuzz(options) => fuzz::run(&workspace, &options),
         Task::Docs => docs::write(&workspace),
     }
 }

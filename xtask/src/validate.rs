@@ -14,7 +14,7 @@ use crate::config;
 use crate::workspace::Workspace;
 
 /// Asks Envoy about the plain bootstrap, about the same with the watched filter in its place and with what istio.yaml
-/// adds to a proxy, and asks the schemas about every WasmPlugin and every plugin configuration.
+/// and istio-pull.yaml add to a proxy, and asks the schemas about every WasmPlugin and every plugin configuration.
 ///
 /// # Errors
 /// The first configuration that is refused, with what was said against it.
@@ -22,18 +22,19 @@ pub fn all(workspace: &Workspace) -> Result<()> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let plain = config::document(&workspace.shipped("envoy.yaml"))?;
     let istio = config::documents(&workspace.shipped("istio.yaml"))?;
+    let pulling = config::documents(&workspace.shipped("istio-pull.yaml"))?;
     let bootstraps = [
         ("envoy.yaml", plain.clone()),
         ("ecds/sluice.yaml", with_watched_filter(workspace, plain.clone())?),
         ("envoy.yaml with the watched filter of its comment", with_filter_of_comment(workspace, plain.clone())?),
         ("pools.yaml", config::document(&workspace.shipped("pools.yaml"))?),
-        ("istio.yaml", with_envoy_filters(plain, &istio)?),
+        ("istio.yaml", with_envoy_filters(plain.clone(), &istio)?),
+        ("istio-pull.yaml", with_envoy_filters(plain, &pulling)?),
     ];
     for (name, mut bootstrap) in bootstraps {
         config::set_module(&mut bootstrap, &workspace.filter());
         ask_envoy(workspace, folder.path(), name, &bootstrap)?;
     }
-    let pulling = config::documents(&workspace.shipped("istio-pull.yaml"))?;
     let plugins = istio.iter().chain(&pulling).filter(|document| document["kind"] == "WasmPlugin");
     let plugins: Vec<&Value> = plugins.collect();
     ensure!(plugins.len() == 2, "istio.yaml or istio-pull.yaml has no WasmPlugin");

@@ -29,10 +29,15 @@ impl Workspace {
     /// When cargo cannot say.
     pub fn find() -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let mut cargo = command::cargo(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]);
+        let mut cargo = command::cargo("metadata", ["--no-deps", "--format-version", "1", "--manifest-path"]);
         let answer = command::output(cargo.arg(manifest))?;
         let metadata: Metadata = serde_json::from_str(&answer).context("cannot read what cargo metadata says")?;
         Ok(Self { root: metadata.workspace_root, cargo_target: metadata.target_directory })
+    }
+
+    /// Another checkout, which cargo builds in its own `target`.
+    pub fn at(root: PathBuf) -> Self {
+        Self { cargo_target: root.join("target"), root }
     }
 
     /// Installed tools. Not where cargo builds, so that tests find them wherever that is.
@@ -48,6 +53,11 @@ impl Workspace {
     /// Programs that come from Python packages.
     pub fn venv(&self) -> PathBuf {
         self.tools().join("venv")
+    }
+
+    /// Programs that come from npm packages.
+    pub fn node_packages(&self) -> PathBuf {
+        self.tools().join("node")
     }
 
     /// The Envoy program.
@@ -68,6 +78,11 @@ impl Workspace {
     /// What a release consists of.
     pub fn dist(&self) -> PathBuf {
         self.root.join("dist")
+    }
+
+    /// Where cargo builds.
+    pub fn cargo_target(&self) -> &Path {
+        &self.cargo_target
     }
 
     /// A file among the shipped configurations.

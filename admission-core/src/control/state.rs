@@ -1,15 +1,17 @@
 //! The state page.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::StandingView;
 use crate::directory::Directory;
+use crate::gather::gather;
 use crate::keys::{Keys, SHARED_TENANT_SLOTS};
 use crate::ledger::{Amount, Backlog, FlowKey, LaneKey, Ledger, TallyKey};
 use crate::members::Members;
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, Conflict, Store, StoreError, Version};
 use crate::units::Time;
 use crate::view::{ViewSummary, Workers};
 
@@ -18,6 +20,7 @@ use crate::view::{ViewSummary, Workers};
 /// # Errors
 /// A record that is not Sluice's.
 pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreError> {
+    let store = &Found { store, records: Cell::new(0) };
     let members: Members = store::read(store, &keys.members())?.0;
     let directory: Directory = store::read(store, &keys.directory())?.0;
     let view: StandingView = store::read(store, &keys.view())?.0;
@@ -53,7 +56,26 @@ pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreE
     Ok(json!({
         "members": live, "pools": pools, "tenants": tenants, "fair_tags": fair_tags, "shared_tenants": shared,
         "view": view_state(&view, now),
+        "records": store.records.get(),
     }))
+}
+
+/// Counts the records that are there. Each is read once.
+struct Found<'a, S> {
+    store: &'a S,
+    records: Cell<u64>,
+}
+
+impl<S: Store> Store for Found<'_, S> {
+    fn read(&self, key: &str) -> (Option<Vec<u8>>, Version) {
+        let (value, version) = self.store.read(key);
+        self.records.set(self.records.get() + u64::from(value.is_some()));
+        (value, version)
+    }
+
+    fn write(&self, key: &str, value: &[u8], expected: Version) -> Result<(), Conflict> {
+        self.store.write(key, value, expected)
+    }
 }
 
 /// What the sidecar last said of a pool.
@@ -75,7 +97,7 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
         .collect();
     let tallied = |key| ledger.tallied(key, members);
     let classes = directory.classes.iter().map(|name| (name, tallied(TallyKey::class(name))));
-    let classes: BTreeMap<_, _> = classes.filter(|(_, requests)| *requests > 0).collect();
+    let classes: BTreeMap<_, _> = gather(classes.filter(|(_, requests)| *requests > 0));
     let refusing: Vec<_> = seen.summary.into_iter().flat_map(|view| ledger.marked(view.stamp(), now)).collect();
     let workers = seen.workers.into_iter().flat_map(|workers| &workers.list).map(|worker| {
         json!({
@@ -108,11 +130,10 @@ fn waiting(ledger: &Ledger, members: &Members, directory: &Directory, now: Time)
         let all = lanes.entry(lane_name(directory, lane)).or_default();
         *all = all.plus(backlog);
     }
-    let told = lanes.into_iter().map(|(lane, Backlog { requests, tokens, bytes, oldest, .. })| {
+    gather(lanes.into_iter().map(|(lane, Backlog { requests, tokens, bytes, oldest, .. })| {
         let oldest_ms = now.since(oldest).0;
         (lane, json!({"requests": requests, "tokens": tokens, "bytes": bytes, "oldest_ms": oldest_ms}))
-    });
-    told.collect()
+    }))
 }
 
 /// A tenant's fair tags by pool and lane, of those where it has one.

@@ -236,6 +236,8 @@ fn what_is_no_view_changes_nothing() {
         &wrong_version,
         r#"{"version":1,"epoch":1,"generation":1,"pools":{"a":{"workers":[],"removed":["w:1"]}}}"#,
         r#"{"version":1,"epoch":-1,"generation":1,"pools":{}}"#,
+        r#"{"version":1,"epoch":1,"generation":1,"pools":{}}}"#,
+        r#"{"version":1,"epoch":1,"generation":1,"pools":{}} {}"#,
         r#"{"version":1,"epoch":1,"generation":1,"pools":{"a/b":{"workers":[]}}}"#,
     ] {
         assert!(
@@ -281,4 +283,6 @@ fn the_state_names_what_is_held_and_how_old_the_view_is() {
     assert_eq!(state["shared_tenants"]["17"]["requests"], 1);
     assert_eq!((&state["view"]["generation"], &state["view"]["age_ms"]), (&json!(7), &json!(250)));
     assert_eq!(state["members"].as_array().unwrap().len(), 1);
+    // Members, directory, view, its summary and workers of the pool, the pool's ledger and those of two tenants.
+    assert_eq!(state["records"], 8);
 }

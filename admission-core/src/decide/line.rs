@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::sight::{Scene, Sight};
 use super::{Ask, Held, Known, Rules};
+use crate::gather::gather;
 use crate::hash;
 use crate::ledger::{FlowKey, Head, LaneKey, Ledger};
 use crate::members::{Holder, Members};
@@ -89,7 +90,7 @@ impl<'a> Line<'a> {
             *tag = head.tag.max(*tag);
         }
         let below = scene.lanes.iter().filter(|lane| scene.is_below_reserve(lane));
-        Self { tags, below_reserve: below.map(|lane| lane.key).collect(), scene }
+        Self { tags, below_reserve: gather(below.map(|lane| lane.key)), scene }
     }
 
     /// The VM whose waiter is to start next, if its lane lets it; `except` is not asked.

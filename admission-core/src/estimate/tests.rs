@@ -8,6 +8,7 @@ use crate::request::text::Features;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod learning;
+mod sampling;
 
 fn policy() -> Policy {
     let json = br#"{"pools": [{"name": "p", "max_in_flight": 1, "expected_output_tokens": 100}]}"#;

@@ -266,8 +266,32 @@ fn a_key_in_place_of_its_digest_is_in_no_problem() {
                 "pools": [{{"name": "p", "max_in_flight": 1}}]}}"#
         );
         let found = problems(&json);
-        assert!(!found.is_empty() && !found.iter().any(|problem| problem.contains("secret")), "{found:?}");
+        assert!(!found.is_empty() && !found.iter().any(|problem| problem.contains("sk-secret")), "{found:?}");
     }
+}
+
+#[test]
+fn a_secret_in_a_wrong_shape_is_in_no_problem() {
+    let filter = |more: &str| format!(r#"{{{more}, "pools": [{{"name": "p", "max_in_flight": 1}}]}}"#);
+    let source = |api_key: &str| filter(&format!(r#""tenant": {{"sources": [{{"api_key": {api_key}}}]}}"#));
+    let pull = |pull: &str| filter(&format!(r#""view": {{"pull": {pull}}}"#));
+    for (place, config) in [
+        ("tenant.sources[0].api_key:", source(r#""314159""#)),
+        ("tenant.sources[0].api_key:", source(r#"["314159"]"#)),
+        ("tenant.sources[0].api_key:", source(r#"{"header": "x", "314159": "acme", "sha256": {}}"#)),
+        ("tenant.sources[0].api_key.sha256:", source(r#"{"header": "x", "sha256": "314159"}"#)),
+        ("tenant.sources[0].api_key.sha256:", source(r#"{"header": "x", "sha256": {"314159": ["acme"]}}"#)),
+        ("view.pull.token:", pull(r#"{"cluster": "c", "token": 314159}"#)),
+        ("view.pull.token:", pull(r#"{"cluster": "c", "token": {"314159": 1}}"#)),
+        ("token_sha256:", r#"{"role": "control", "token_sha256": 314159}"#.to_owned()),
+        ("token_sha256:", r#"{"role": "control", "token_sha256": ["314159"]}"#.to_owned()),
+    ] {
+        let found = problems(&config);
+        assert!(found.iter().any(|problem| problem.starts_with(place)), "{config}: {found:?}");
+        assert!(!found.iter().any(|problem| problem.contains("314159")), "{config}: {found:?}");
+    }
+    let missing = problems(&source(r#"{"sha256": {}}"#));
+    assert!(missing[0].contains("missing field `header`"), "what is missing is named: {missing:?}");
 }
 
 #[test]

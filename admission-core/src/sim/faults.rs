@@ -11,8 +11,14 @@ pub enum Trouble {
     VmDies(usize),
     /// A VM does nothing for so many milliseconds.
     VmStalls(usize, u64),
-    /// The sidecar says nothing for so many milliseconds.
+    /// No sidecar says anything for so many milliseconds.
     SidecarSilent(u64),
+    /// A sidecar begins anew, under an epoch that so much is added to.
+    SidecarRestarts(usize, i64),
+    /// A VM gets [`super::Scenario::next_policy`].
+    Reload(usize),
+    /// The clock that all VMs read steps by so many milliseconds.
+    ClockSteps(i64),
 }
 
 /// What goes wrong by chance.
@@ -34,6 +40,27 @@ pub struct Luck {
     pub silences: f64,
     /// Workers that are lost in a minute, for up to 5 s.
     pub losses: f64,
+    /// Share of wake-ups that come to another VM than they are meant for.
+    pub wakes_misdirected: f64,
+    /// Share of wake-ups that come twice.
+    pub wakes_doubled: f64,
+    /// Share of calls in which a VM dies after any operation on the store, the last one included.
+    pub dies_within: f64,
+    /// Share of calls in which others take the VM for dead between any two of its operations; it stalls then.
+    pub fenced_within: f64,
+    /// Share of calls between any two operations of which another VM does something, or a view comes.
+    pub meddled_with: f64,
+    /// Times in a minute that the clock of all VMs steps, by up to 4 s forward or 0.2 s back. One that steps back further hides
+    /// from a VM how long it was silent; a monotonic clock does not.
+    pub clock_steps: f64,
+    /// Share of views that say what is not so.
+    pub views_lie: f64,
+    /// Share of views that say only what has changed, to whichever VM gets them.
+    pub views_of_changes: f64,
+    /// Times in a minute that a sidecar begins anew.
+    pub sidecar_restarts: f64,
+    /// The VMs get the next policy, one after the other.
+    pub reloads: bool,
 }
 
 impl Default for Luck {
@@ -48,6 +75,16 @@ impl Default for Luck {
             deaths: 0.0,
             silences: 0.0,
             losses: 0.0,
+            wakes_misdirected: 0.0,
+            wakes_doubled: 0.0,
+            dies_within: 0.0,
+            fenced_within: 0.0,
+            meddled_with: 0.0,
+            clock_steps: 0.0,
+            views_lie: 0.0,
+            views_of_changes: 0.0,
+            sidecar_restarts: 0.0,
+            reloads: false,
         }
     }
 }
@@ -76,7 +113,27 @@ impl Luck {
             troubles.push((at, Trouble::WorkerDown(worker)));
             troubles.push((at + rng.u64(200..5_000), Trouble::WorkerUp(worker)));
         }
+        self.rare_troubles(until, vms, &mut troubles, rng);
         troubles
+    }
+
+    /// Those that named scenarios have none of, in which no chance is spent on them.
+    fn rare_troubles(&self, until: u64, vms: usize, troubles: &mut Vec<(u64, Trouble)>, rng: &mut fastrand::Rng) {
+        if self.clock_steps > 0.0 {
+            let steps = times(self.clock_steps, until, rng);
+            troubles.extend(steps.into_iter().map(|at| (at, Trouble::ClockSteps(rng.i64(-200..4_000)))));
+        }
+        if self.sidecar_restarts > 0.0 {
+            let restarts = times(self.sidecar_restarts, until, rng);
+            let restart = |at| (at, Trouble::SidecarRestarts(rng.usize(..2), rng.i64(-3..4)));
+            troubles.extend(restarts.into_iter().map(restart));
+        }
+        if self.reloads {
+            let first = rng.u64(..until);
+            // A proxy's threads take a configuration one after the other, within milliseconds or, when they are busy, seconds.
+            let apart = [5, 100, 3_000][rng.usize(..3)];
+            troubles.extend((0..vms).map(|vm| (first + rng.u64(..apart), Trouble::Reload(vm))));
+        }
     }
 }
 

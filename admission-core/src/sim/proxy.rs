@@ -9,7 +9,7 @@ use crate::directory::Directory;
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::policy::Policy;
 use crate::queue::Ticket;
-use crate::store::memory::MemoryStore;
+use crate::store::Store;
 use crate::units::{Millis, Time};
 use crate::vm::{Admission, Joined, LeaseId, Note, Progress, Usage, Vm, Wake};
 
@@ -27,6 +27,10 @@ pub(super) enum Call {
     Woken(Note),
     Poll,
     Tick,
+    /// It gets the next policy.
+    Reload,
+    /// Those that wait are held to another policy.
+    Renews(Vec<(Ticket, Waiter)>),
 }
 
 /// What came of a call, in order.
@@ -37,7 +41,7 @@ pub(super) enum Effect {
     Refused(RequestId, Refusal),
     Started(Ticket, Admission),
     GivenUp(Ticket, Refusal),
-    Left(RequestId),
+    Left(RequestId, Ticket),
     Ended(RequestId),
     Wakes(Wake),
     Evicts(LeaseId),
@@ -52,7 +56,7 @@ pub(super) fn new(policy: &Policy) -> Shared {
 }
 
 /// Lets a VM do something, and asks it afterwards for what others are to be told.
-pub(super) fn perform(vm: &Shared, store: &MemoryStore, call: Call, now: Time) -> Vec<Effect> {
+pub(super) fn perform(vm: &Shared, store: &impl Store, call: Call, now: Time) -> Vec<Effect> {
     let vm = &mut *vm.borrow_mut();
     let mut effects = Vec::new();
     match call {
@@ -64,10 +68,18 @@ pub(super) fn perform(vm: &Shared, store: &MemoryStore, call: Call, now: Time) -
         }
         Call::Leaves(id, ticket) => {
             vm.leave(store, ticket, now);
-            effects.push(Effect::Left(id));
+            effects.push(Effect::Left(id, ticket));
         }
         Call::Woken(note) => went_on(vm.woken(store, &note, now), &mut effects),
         Call::Poll => went_on(vm.poll(store, now), &mut effects),
+        Call::Renews(waiters) => {
+            for (ticket, waiter) in waiters {
+                vm.renew(store, ticket, waiter, now);
+            }
+            // What makes room is known to all who wait at once.
+            went_on(vm.poll(store, now), &mut effects);
+        }
+        Call::Reload => {}
         // A tick that loses to other writers is an ordinary thing; the next one makes up for it.
         Call::Tick => drop(vm.tick(store, now)),
     }
@@ -76,7 +88,7 @@ pub(super) fn perform(vm: &Shared, store: &MemoryStore, call: Call, now: Time) -
     effects
 }
 
-fn arrives(vm: &mut Vm, store: &MemoryStore, id: RequestId, waiter: Waiter, now: Time) -> Effect {
+fn arrives(vm: &mut Vm, store: &impl Store, id: RequestId, waiter: Waiter, now: Time) -> Effect {
     let refused = match vm.admit(store, &waiter.request(), now) {
         Ok(admission) => return Effect::Admitted(id, admission),
         Err(refused) => refused,

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::ledger::Amount;
 use crate::units::Time;
+use crate::view::ViewSummary;
 use crate::vm::{POLL, TICK};
 
 use super::clients::RequestId;
@@ -32,6 +33,8 @@ const VOID_WITHIN_MS: u64 = 1_300;
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) vm: usize,
+    /// Which of the policies it is held to.
+    pub(super) policy: usize,
     pub(super) tenant: &'static str,
     /// Position of its lane, the highest being 0.
     pub(super) lane: usize,
@@ -46,6 +49,8 @@ pub(super) struct Facts {
 pub(super) enum Change {
     Joins(RequestId, Facts),
     Starts(RequestId, Facts),
+    /// It goes on waiting, held to another policy.
+    Renews(RequestId, Facts),
     /// Out of the queue without having started.
     Quits(RequestId),
     Ends(RequestId),
@@ -61,12 +66,19 @@ pub(super) enum Health {
 
 /// The model.
 pub(super) struct Reference {
-    rules: Rules,
+    /// Of each policy.
+    rules: Vec<Rules>,
+    /// The policy that all who wait are held to.
+    policy: usize,
     running: BTreeMap<RequestId, Facts>,
     waiting: BTreeMap<RequestId, Facts>,
     health: Vec<Health>,
     /// Held by a VM when others took it for dead: by so much a cap may be exceeded.
     excused: BTreeSet<RequestId>,
+    /// Others take this VM for dead in the middle of the call that is taken note of.
+    fenced_within: Option<usize>,
+    /// As of the step before: what was decided in the middle of a step may go by it.
+    view_before: Option<ViewSummary>,
     /// Blocks ever admitted; and each running request with what that was once it had started.
     admitted_blocks: u64,
     admitted_at: BTreeMap<RequestId, u64>,
@@ -76,6 +88,8 @@ pub(super) struct Reference {
     troubled_until: Time,
     /// Until when a VM may be late, because its writes were made to fail.
     hindered_until: Time,
+    /// Until when some may be held to another policy than others.
+    mixed_until: Time,
     /// Since when somebody could start and nobody has.
     idle_since: Option<Time>,
     /// When a VM last fell silent or came back.
@@ -92,18 +106,22 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    pub(super) fn new(policy: &Value, vms: usize) -> Self {
+    pub(super) fn new(policy: &Value, next: Option<&Value>, vms: usize) -> Self {
         Self {
-            rules: Rules::of(policy),
+            rules: [Some(policy), next].into_iter().flatten().map(Rules::of).collect(),
+            policy: 0,
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
             health: vec![Health::Able; vms],
             excused: BTreeSet::new(),
+            fenced_within: None,
+            view_before: None,
             admitted_blocks: 0,
             admitted_at: BTreeMap::new(),
             held_up_at: BTreeMap::new(),
             troubled_until: Time(0),
             hindered_until: Time(0),
+            mixed_until: Time(0),
             idle_since: None,
             able_since: Time(0),
             void_by: Time(0),
@@ -115,7 +133,12 @@ impl Reference {
     }
 
     pub(super) fn lane(&self, name: &str) -> Option<usize> {
-        self.rules.lanes.iter().position(|lane| lane.name == name)
+        self.rules().lanes.iter().position(|lane| lane.name == name)
+    }
+
+    /// Of the policy that all who wait are held to.
+    fn rules(&self) -> &Rules {
+        &self.rules[self.policy]
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -148,14 +171,58 @@ impl Reference {
         self.troubled_until = self.troubled_until.max(Time(now.0 + VOID_WITHIN_MS));
     }
 
+    /// In a call whose effects come next others take the VM for dead: what it starts in that call is what it held then.
+    pub(super) fn fenced_within(&mut self, vm: usize) {
+        self.fenced_within = Some(vm);
+    }
+
+    pub(super) fn fenced_within_no_more(&mut self) {
+        self.fenced_within = None;
+    }
+
+    /// A VM has died in the middle of a call: only the books know whether it had let somebody in.
+    pub(super) fn has_died_within(&mut self, sight: &Sight) {
+        self.admitted_blocks = sight.admitted_blocks;
+    }
+
+    /// The clock that all VMs read steps. What is measured here in their ticks goes on as before.
+    pub(super) fn clock_steps(&mut self, ms: i64, now: Time) {
+        let own = [&mut self.troubled_until, &mut self.hindered_until, &mut self.void_by, &mut self.disagree_until];
+        for at in own.into_iter().chain(&mut self.idle_since).chain(self.held_up_at.values_mut()) {
+            at.0 = at.0.saturating_add_signed(ms);
+        }
+        // Whose time is up at once, or who climbs at once, is told so and put into its place with the next poll; who had climbed
+        // by a time that is still to come stays there.
+        self.able_since = now;
+        self.disagree_until = self.disagree_until.max(Time(now.0 + POLL_MS + 1 + ms.min(0).unsigned_abs()));
+    }
+
+    /// Whether all who wait, and all who start, are held to one policy; from then on to the rules of that one. Until then, and
+    /// until every VM has looked again, nothing is asked of their order: each policy has another.
+    fn one_policy(&mut self, changes: &[Change], now: Time) {
+        let changed = changes.iter().filter_map(|change| match change {
+            Change::Joins(_, facts) | Change::Starts(_, facts) | Change::Renews(_, facts) => Some(facts.policy),
+            Change::Quits(_) | Change::Ends(_) => None,
+        });
+        let mut policies: BTreeSet<usize> = changed.chain(self.waiting.values().map(|facts| facts.policy)).collect();
+        let Some(newest) = policies.pop_last() else { return };
+        if newest != self.policy || !policies.is_empty() {
+            self.policy = newest;
+            self.disagree_until = self.disagree_until.max(Time(now.0 + 2 * TICK.0 + 10));
+            self.mixed_until = Time(now.0 + 2 * POLL_MS);
+            self.held_up_at.extend(self.waiting.values().map(|facts| (facts.tenant, now)));
+        }
+    }
+
     /// Takes a step and checks what must be true after it. `alone` says that no other VM did anything in the middle of it.
     ///
     /// # Errors
     /// What is not true, in words.
     pub(super) fn step(&mut self, now: Time, changes: &[Change], sight: &Sight, alone: bool) -> Result<(), String> {
         let before = self.entitled_to_evict();
+        self.one_policy(changes, now);
         for change in changes {
-            self.take(change)?;
+            self.take(change, now)?;
         }
         let joined = changes.iter().filter(|change| matches!(change, Change::Joins(..))).count() as u64;
         self.evictions_have_a_cause(before + joined, sight, now)?;
@@ -171,7 +238,14 @@ impl Reference {
         };
         self.overtakings += starts().filter(|(_, facts)| self.overtakes(facts)).count() as u64;
         for (id, facts) in starts() {
-            self.caps_hold(facts, sight, now).map_err(|error| format!("I1: {error}, after {} started", id.0))?;
+            // One that starts in the middle of the same step may be held to wider limits.
+            let beside = starts().filter(|(_, other)| other.policy != facts.policy).map(|(id, _)| id).collect();
+            let error = |error| format!("I1: {error}, after {} started", id.0);
+            self.caps_hold(facts, &beside, sight, now).map_err(error)?;
+        }
+        if self.admitted_blocks != sight.admitted_blocks {
+            let (own, books) = (self.admitted_blocks, sight.admitted_blocks);
+            return Err(format!("I2: {own} blocks were admitted, {books} by the books"));
         }
         if alone {
             let starts: Vec<_> = starts().collect();
@@ -180,6 +254,7 @@ impl Reference {
         if starts().next().is_some() {
             self.idle_since = None;
         }
+        self.view_before.clone_from(&sight.view);
         self.note_held_up(sight, alone, now);
         self.books_are_true(sight, now)?;
         self.everybody_ends(now)?;
@@ -199,7 +274,7 @@ impl Reference {
         }
     }
 
-    fn take(&mut self, change: &Change) -> Result<(), String> {
+    fn take(&mut self, change: &Change, now: Time) -> Result<(), String> {
         match change {
             Change::Joins(id, facts) => {
                 self.waiting.insert(*id, facts.clone());
@@ -209,8 +284,17 @@ impl Reference {
                 if self.running.insert(*id, facts.clone()).is_some() {
                     return Err(format!("I2: request {} has started twice", id.0));
                 }
+                if self.fenced_within == Some(facts.vm) {
+                    self.excused.insert(*id);
+                }
                 self.admitted_blocks += facts.amount.blocks.0;
                 self.admitted_at.insert(*id, self.admitted_blocks);
+            }
+            Change::Renews(id, facts) => {
+                if let Some(waiting) = self.waiting.get_mut(id) {
+                    *waiting = facts.clone();
+                }
+                self.able_since = now;
             }
             Change::Quits(id) => {
                 self.waiting.remove(id);
@@ -226,7 +310,7 @@ impl Reference {
 
     /// Waiters for whom somebody may be evicted.
     fn entitled_to_evict(&self) -> u64 {
-        let lowest = self.rules.lanes.iter().rposition(|lane| lane.preemptible);
+        let lowest = self.rules().lanes.iter().rposition(|lane| lane.preemptible);
         self.waiting.values().filter(|facts| lowest.is_some_and(|lowest| facts.lane < lowest)).count() as u64
     }
 
@@ -240,24 +324,40 @@ impl Reference {
     }
 
     /// I1: no cap is exceeded by what live VMs hold, beyond what a fenced one charges again.
-    fn caps_hold(&self, started: &Facts, sight: &Sight, now: Time) -> Result<(), String> {
-        let counted = || self.running.iter().filter(|(id, _)| !self.excused.contains(id)).map(|(_, facts)| facts);
+    fn caps_hold(&self, started: &Facts, beside: &BTreeSet<RequestId>, sight: &Sight, now: Time) -> Result<(), String> {
+        let is_excused = |id: &RequestId| self.excused.contains(id) || beside.contains(id);
+        let counted = || self.running.iter().filter(|(id, _)| !is_excused(id)).map(|(_, facts)| facts);
         let of_tenant = || counted().filter(|facts| facts.tenant == started.tenant);
-        let tenant = self.rules.tenant(started.tenant);
+        let rules = &self.rules[started.policy];
+        let tenant = rules.tenant(started.tenant);
         let tokens = of_tenant().map(|facts| facts.amount.tokens.0).sum();
         within(started.tenant, "requests", of_tenant().count() as u64, tenant.requests)?;
         within(started.tenant, "tokens", tokens, tenant.tokens)?;
         let requests = counted().count() as u64;
-        within("the pool", "requests", requests, self.rules.max_in_flight)?;
-        let Some(view) = sight.view.as_ref().filter(|view| now.since(view.received).0 <= self.rules.hold_ms) else {
-            return Ok(());
-        };
-        let per_worker = self.rules.per_worker.map(|cap| cap * u64::from(view.live_workers));
+        within("the pool", "requests", requests, rules.max_in_flight)?;
+        let views = [&sight.view, &self.view_before].map(|view| view.as_ref());
+        let by_views = views.map(|view| self.view_allows(view, rules, requests, &is_excused, now));
+        by_views.into_iter().reduce(Result::or).unwrap_or(Ok(()))
+    }
+
+    /// No more runs than a view has room for.
+    fn view_allows(
+        &self,
+        view: Option<&ViewSummary>,
+        rules: &Rules,
+        requests: u64,
+        is_excused: &dyn Fn(&RequestId) -> bool,
+        now: Time,
+    ) -> Result<(), String> {
+        let Some(view) = view.filter(|view| now.since(view.received).0 <= rules.hold_ms) else { return Ok(()) };
+        let per_worker = rules.per_worker.map(|cap| cap * u64::from(view.live_workers));
         within("the pool", "requests on its workers", requests, per_worker)?;
-        let (Some(headroom), Some(kv)) = (self.rules.headroom, view.kv) else { return Ok(()) };
+        let (Some(headroom), Some(kv)) = (rules.headroom, view.kv) else { return Ok(()) };
+        // A view that has seen more than was ever admitted has seen nothing of what runs.
+        let seen = if view.admitted.blocks > self.admitted_blocks { 0 } else { view.admitted.blocks };
         let unseen = self.running.iter().filter(|(id, _)| {
             let at = self.admitted_at.get(id).copied().unwrap_or(0);
-            at > view.admitted.blocks && !self.excused.contains(id)
+            at > seen && !is_excused(id)
         });
         let unseen: u64 = unseen.map(|(_, facts)| facts.amount.blocks.0).sum();
         let most = kv.total.0 - (kv.total.0 as f64 * headroom).ceil() as u64;
@@ -292,8 +392,8 @@ impl Reference {
     fn everybody_ends(&self, now: Time) -> Result<(), String> {
         for (id, facts) in &self.waiting {
             // While there is no worker the pool's patience counts, and the lane's begins again with the first one.
-            let longest =
-                self.rules.lane(facts.lane).max_wait_ms.map(|wait| wait + self.rules.holds_when_empty_ms.unwrap_or(0));
+            let rules = &self.rules[facts.policy];
+            let longest = rules.lane(facts.lane).max_wait_ms.map(|wait| wait + rules.holds_when_empty_ms.unwrap_or(0));
             let longest = longest.map(|wait| Time(facts.arrived.0 + wait));
             let Some(end) = longest.into_iter().chain(facts.deadline).min() else { continue };
             let told = end.max(self.able_since).max(self.hindered_until);

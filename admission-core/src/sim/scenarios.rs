@@ -49,6 +49,7 @@ fn base(name: &str, about: &str) -> Scenario {
         name: name.to_owned(),
         about: about.to_owned(),
         policy: policy(json!({})),
+        next_policy: None,
         vms: 4,
         workers: vec![Make::default(); 3],
         eyes: Eyes::default(),

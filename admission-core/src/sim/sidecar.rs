@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::control::{NotTaken, Taken};
 use crate::saturation::{BusyThresholds, SaturationRule, WorkerLoad};
-use crate::view::{Admitted, PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, WorkerState};
+use crate::view::{Admitted, PoolReport, VIEW_VERSION, ViewDocument, WorkerState, changes};
 
+use super::faults::Luck;
+use super::lies;
 use super::workers::Worker;
 
 /// How the sidecar sees.
@@ -16,26 +19,46 @@ pub struct Eyes {
     pub late: (u64, u64),
     /// Above which a worker is busy.
     pub busy: BusyThresholds,
+    /// Sidecars that see for themselves, as during a rollout.
+    pub sidecars: u64,
 }
 
 impl Default for Eyes {
     fn default() -> Self {
         let busy = BusyThresholds { active_decode_blocks_threshold: Some(0.95), ..BusyThresholds::default() };
-        Self { every: 200, late: (2, 8), busy }
+        Self { every: 200, late: (2, 8), busy, sidecars: 1 }
     }
 }
 
-/// What it remembers from one push to the next.
+/// Of the first sidecar; of others, one more each.
+const FIRST_EPOCH: u64 = 10;
+
+/// What one remembers from one push to the next.
 pub(super) struct Sidecar {
     eyes: Eyes,
     pool: String,
+    epoch: u64,
     generation: u64,
     admitted: Admitted,
+    /// What a proxy has taken last, on which changes are based.
+    taken: Option<(u64, Pools)>,
+    sent: Pools,
 }
 
+type Pools = BTreeMap<String, PoolReport>;
+
 impl Sidecar {
-    pub(super) fn new(eyes: Eyes, pool: &str) -> Self {
-        Self { eyes, pool: pool.to_owned(), generation: 0, admitted: Admitted::default() }
+    pub(super) fn all(eyes: Eyes, pool: &str) -> Vec<Self> {
+        let one = |number| Self {
+            eyes,
+            pool: pool.to_owned(),
+            epoch: FIRST_EPOCH + number,
+            generation: 0,
+            admitted: Admitted::default(),
+            taken: None,
+            sent: Pools::new(),
+        };
+        (0..eyes.sidecars).map(one).collect()
     }
 
     /// Address of the worker with a number.
@@ -43,8 +66,14 @@ impl Sidecar {
         format!("10.0.0.{}:8000", number + 1)
     }
 
+    /// Forgets everything, under another epoch.
+    pub(super) fn restarts(&mut self, later: i64) {
+        self.epoch = self.epoch.saturating_add_signed(later);
+        (self.generation, self.admitted, self.taken) = (0, Admitted::default(), None);
+    }
+
     /// A view of the workers as they are now, to be pushed.
-    pub(super) fn scrape(&mut self, workers: &[Worker]) -> Vec<u8> {
+    pub(super) fn scrape(&mut self, workers: &[Worker], luck: &Luck, rng: &mut fastrand::Rng) -> Vec<u8> {
         let mut reports: Vec<_> =
             workers.iter().enumerate().map(|(number, worker)| worker.report(Self::address(number))).collect();
         for report in &mut reports {
@@ -64,15 +93,37 @@ impl Sidecar {
             workers: reports,
             ..PoolReport::default()
         };
-        let pools = BTreeMap::from([(self.pool.clone(), pool)]);
-        let document = ViewDocument { version: VIEW_VERSION, epoch: 1, generation: self.generation, base: None, pools };
-        serde_json::to_vec(&document).unwrap_or_default()
+        let mut pools = BTreeMap::from([(self.pool.clone(), pool)]);
+        if lies::happens(luck.views_lie, rng) {
+            lies::twist(&mut pools, rng);
+        }
+        let base = self.taken.as_ref().filter(|_| lies::happens(luck.views_of_changes, rng));
+        let change = base.and_then(|(generation, before)| Some((*generation, changes(before, &pools)?)));
+        self.sent.clone_from(&pools);
+        let (base, pools) = change.map_or((None, pools), |(base, change)| (Some(base), change));
+        let document =
+            ViewDocument { version: VIEW_VERSION, epoch: self.epoch, generation: self.generation, base, pools };
+        let mut body = serde_json::to_vec(&document).unwrap_or_default();
+        if lies::happens(luck.views_lie / 4.0, rng) {
+            lies::garble(&mut body, rng);
+        }
+        body
     }
 
     /// Takes note of what a push was answered.
-    pub(super) fn told(&mut self, answer: &ViewAnswer) {
+    pub(super) fn told(&mut self, answer: &Result<Taken, NotTaken>) {
+        let Ok(Taken { answer, .. }) = answer else {
+            // Whatever is wrong, the whole is understood.
+            self.taken = None;
+            return;
+        };
+        if answer.epoch != self.epoch {
+            return;
+        }
         if let Some(admitted) = answer.admitted.get(&self.pool) {
             self.admitted = *admitted;
         }
+        // A view that another has overtaken on its way is not what was sent last.
+        self.taken = (answer.generation == self.generation).then(|| (answer.generation, self.sent.clone()));
     }
 }

@@ -1,12 +1,14 @@
 //! The run of a scenario: everything that happens, one thing after the other.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use crate::control::Receiver;
-use crate::policy::{Control, Plugin, Policy};
+use crate::policy::{Plugin, Policy};
 use crate::queue::Ticket;
 use crate::store::memory::MemoryStore;
+use crate::units::{Millis, Time};
 use crate::vm::{LeaseId, POLL, TICK, Wake};
 
 use super::clients::RequestId;
@@ -20,8 +22,10 @@ use super::workers::Worker;
 use super::{Broken, Scenario, Trouble};
 
 mod acts;
+mod middle;
 mod requests;
 mod troubles;
+mod views;
 
 use requests::Asking;
 
@@ -32,6 +36,12 @@ const AFTERMATH_MS: u64 = 2_500;
 const FOR_EVER_MS: u64 = 900_000;
 
 const REMEMBERED: usize = 60;
+
+/// After which the view of another sidecar may be replaced.
+const HOLD: Millis = Millis(5_000);
+
+/// Sidecars do not scrape at the same time.
+const SIDECARS_APART_MS: u64 = 7;
 
 enum Event {
     /// The next request of a stream is sent.
@@ -51,8 +61,8 @@ enum Event {
         worker: usize,
         life: u32,
     },
-    Scrape,
-    View(Vec<u8>),
+    Scrape(usize),
+    View(usize, Vec<u8>),
     Trouble(Trouble),
     /// A VM that stalled goes on.
     GoesOn {
@@ -71,6 +81,8 @@ struct Seat {
     health: Health,
     deferred: VecDeque<Call>,
     polling: bool,
+    /// Which of the policies it has.
+    policy: usize,
     /// Epoch of which it was told to the reference that others took it for dead.
     fenced: Option<u64>,
 }
@@ -79,16 +91,22 @@ struct Seat {
 pub(super) struct World<'a> {
     scenario: &'a Scenario,
     seed: u64,
-    policy: Policy,
-    control: Control,
+    /// The one that all VMs begin with, and the one that comes.
+    policies: Vec<Policy>,
+    /// Of the threads that the control listener runs in.
+    receivers: Vec<Rc<RefCell<Receiver>>>,
     store: Rc<MemoryStore>,
     agenda: Agenda<Event>,
     now: Instant,
+    /// By which the clock of all VMs has stepped, in milliseconds.
+    stepped: i64,
     rng: fastrand::Rng,
     seats: Vec<Seat>,
     workers: Vec<Worker>,
-    sidecar: Sidecar,
+    sidecars: Vec<Sidecar>,
     silent_until: Instant,
+    /// When a view last came in the middle of something.
+    viewed: Instant,
     asking: BTreeMap<RequestId, Asking>,
     tickets: BTreeMap<(usize, Ticket), RequestId>,
     leases: BTreeMap<(usize, LeaseId), RequestId>,
@@ -102,44 +120,44 @@ pub(super) struct World<'a> {
 
 impl<'a> World<'a> {
     pub(super) fn new(scenario: &'a Scenario, seed: u64) -> Result<Self, Box<Broken>> {
-        let json = scenario.policy.to_string();
-        let policy = match Plugin::parse(json.as_bytes()) {
-            Ok(Plugin::Filter(policy)) => *policy,
-            other => {
-                let what = format!("the policy cannot be read: {other:?}");
-                let (scenario, last) = (scenario.name.clone(), Vec::new());
-                return Err(Box::new(Broken { scenario, seed, at: 0, what, last }));
-            }
-        };
-        let control = Control {
-            keys: policy.keys.clone(),
-            token_sha256: [0; 32],
-            hold: crate::units::Millis(5_000),
-            max_view: 1 << 20,
-        };
+        let policies = [Some(&scenario.policy), scenario.next_policy.as_ref()];
+        let policies =
+            policies.into_iter().flatten().map(|policy| match Plugin::parse(policy.to_string().as_bytes()) {
+                Ok(Plugin::Filter(policy)) => Ok(*policy),
+                other => {
+                    let what = format!("the policy cannot be read: {other:?}");
+                    let (scenario, last) = (scenario.name.clone(), Vec::new());
+                    Err(Box::new(Broken { scenario, seed, at: 0, what, last }))
+                }
+            });
+        let policies = policies.collect::<Result<Vec<_>, _>>()?;
+        let policy = &policies[0];
         let pool = policy.pools().next().map(|pool| pool.name.clone()).unwrap_or_default();
+        let receiver = |_| Rc::new(RefCell::new(Receiver::new(policy.keys.clone(), HOLD)));
         let mut world = Self {
             scenario,
             seed,
-            control,
+            receivers: (0..scenario.vms).map(receiver).collect(),
             store: Rc::default(),
             agenda: Agenda::new(),
             now: Instant::default(),
+            stepped: 0,
             rng: fastrand::Rng::with_seed(seed),
-            seats: (0..scenario.vms).map(|_| Seat::new(&policy)).collect(),
+            seats: (0..scenario.vms).map(|_| Seat::new(policy, 0)).collect(),
             workers: scenario.workers.iter().map(|make| Worker::new(*make, true)).collect(),
-            sidecar: Sidecar::new(scenario.eyes, &pool),
+            sidecars: Sidecar::all(scenario.eyes, &pool),
             silent_until: Instant::default(),
+            viewed: Instant::default(),
             asking: BTreeMap::new(),
             tickets: BTreeMap::new(),
             leases: BTreeMap::new(),
             next_request: 0,
-            reference: Reference::new(&scenario.policy, scenario.vms),
-            books: Books::of(&policy, scenario.streams.iter().map(|stream| stream.tenant)),
+            reference: Reference::new(&scenario.policy, scenario.next_policy.as_ref(), scenario.vms),
+            books: Books::of(policy, scenario.streams.iter().map(|stream| stream.tenant)),
             figures: Figures::default(),
             last: VecDeque::new(),
             broken: None,
-            policy,
+            policies,
         };
         world.figures.streams = vec![StreamFigures::default(); scenario.streams.len()];
         world.plan_all();
@@ -152,7 +170,9 @@ impl<'a> World<'a> {
         for (at, trouble) in troubles.iter().chain(&by_chance) {
             self.agenda.plan(Instant::of_ms(*at), Event::Trouble(*trouble));
         }
-        self.agenda.plan(Instant::default(), Event::Scrape);
+        for sidecar in 0..self.sidecars.len() {
+            self.agenda.plan(Instant::of_ms(SIDECARS_APART_MS * sidecar as u64), Event::Scrape(sidecar));
+        }
         for vm in 0..*vms {
             // Threads begin their ticks at different times.
             self.agenda.plan(Instant(self.rng.u64(..TICK.0 * 1_000)), Event::Tick(vm));
@@ -203,31 +223,12 @@ impl<'a> World<'a> {
                 }
             }
             Event::StepEnds { worker, life } => self.step_ends(worker, life),
-            Event::Scrape => self.scrape(),
-            Event::View(body) => self.view_arrives(&body),
+            Event::Scrape(sidecar) => self.scrape(sidecar),
+            Event::View(sidecar, body) => self.view_arrives(sidecar, &body),
             Event::Trouble(trouble) => self.befall(trouble),
             Event::GoesOn { vm, life } => self.goes_on(vm, life),
             Event::Revives(vm) => self.revives(vm),
         }
-    }
-
-    fn scrape(&mut self) {
-        let eyes = self.scenario.eyes;
-        self.agenda.plan(self.now.plus_ms(eyes.every), Event::Scrape);
-        if self.now >= self.silent_until {
-            let body = self.sidecar.scrape(&self.workers);
-            let late = self.rng.u64(eyes.late.0..=eyes.late.1);
-            self.agenda.plan(self.now.plus_ms(late), Event::View(body));
-        }
-    }
-
-    fn view_arrives(&mut self, body: &[u8]) {
-        // A view that another has overtaken is refused, as it should be.
-        if let Ok(taken) = Receiver::of(&self.control).take(&*self.store, body, self.now.time()) {
-            self.sidecar.told(&taken.answer);
-            taken.wakes.into_iter().for_each(|wake| self.send_wake(wake));
-        }
-        self.check(&[], true);
     }
 
     /// Plans the next poll of a VM in which somebody waits.
@@ -238,6 +239,16 @@ impl<'a> World<'a> {
             let (at, life) = (self.now.plus_ms(POLL.0), seat.life);
             self.agenda.plan(at, Event::Call { vm, life, call: Call::Poll });
         }
+    }
+
+    /// What a VM reads from the clock now.
+    fn time(&self) -> Time {
+        Time(self.now.time().0.saturating_add_signed(self.stepped))
+    }
+
+    /// The first policy: what is the same in all of them may be read from it.
+    fn any_policy(&self) -> &Policy {
+        &self.policies[0]
     }
 
     fn all_are_able(&self) -> bool {
@@ -263,8 +274,9 @@ impl<'a> World<'a> {
 }
 
 impl Seat {
-    fn new(policy: &Policy) -> Self {
+    fn new(policy: &Policy, number: usize) -> Self {
         let vm = proxy::new(policy);
-        Self { vm, life: 0, health: Health::Able, deferred: VecDeque::new(), polling: false, fenced: None }
+        let deferred = VecDeque::new();
+        Self { vm, life: 0, health: Health::Able, deferred, polling: false, policy: number, fenced: None }
     }
 }

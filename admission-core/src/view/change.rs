@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PoolReport, ViewDocument, WorkerReport};
+use crate::gather::gather;
 
 type Pools = BTreeMap<String, PoolReport>;
 
@@ -21,9 +22,9 @@ impl ViewDocument {
 
 impl PoolReport {
     fn apply(&mut self, change: Self) {
-        let removed: BTreeSet<String> = change.removed.into_iter().collect();
+        let removed: BTreeSet<String> = gather(change.removed);
         let mut news: BTreeMap<String, WorkerReport> =
-            change.workers.into_iter().map(|worker| (worker.address.clone(), worker)).collect();
+            gather(change.workers.into_iter().map(|worker| (worker.address.clone(), worker)));
         let mut workers = std::mem::take(&mut self.workers);
         workers.retain(|worker| !removed.contains(&worker.address));
         for worker in &mut workers {
@@ -38,12 +39,12 @@ impl PoolReport {
     /// What turns `before` into this, ages of numbers apart; `None` where nothing does.
     fn since(&self, before: &Self) -> Option<Self> {
         let known: BTreeMap<&str, &WorkerReport> =
-            before.workers.iter().map(|worker| (worker.address.as_str(), worker)).collect();
+            gather(before.workers.iter().map(|worker| (worker.address.as_str(), worker)));
         let is_news = |worker: &&WorkerReport| {
             !known.get(worker.address.as_str()).is_some_and(|before| before.says_the_same_as(worker))
         };
         let workers: Vec<_> = self.workers.iter().filter(is_news).cloned().collect();
-        let there: BTreeSet<&str> = self.workers.iter().map(|worker| worker.address.as_str()).collect();
+        let there: BTreeSet<&str> = gather(self.workers.iter().map(|worker| worker.address.as_str()));
         let removed: Vec<_> = known.into_keys().filter(|address| !there.contains(address)).map(str::to_owned).collect();
         let change = Self { workers, removed, ..self.without_workers() };
         let is_nothing = change.workers.is_empty() && change.removed.is_empty() && change == before.without_workers();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::{Admission, Note, Vm, Wake, view_of};
 use crate::decide::{Known, Line, tenant_lets};
+use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger};
 use crate::members::Holder;
 use crate::outcome::{Detail, Limit, Obstacle, Reason, Refusal, Retry};
@@ -93,7 +94,7 @@ impl Vm {
     fn next_tenants_aside(&mut self) -> Vec<Rc<str>> {
         let next = |from, most| {
             let all = self.queues.values().flat_map(|queue| queue.tenants_aside(from, most));
-            all.collect::<BTreeSet<Rc<str>>>().into_iter().take(most)
+            gather::<BTreeSet<Rc<str>>, _>(all).into_iter().take(most)
         };
         let mut aside: Vec<Rc<str>> = next(self.next_aside.as_ref(), TENANTS_ASKED).collect();
         aside.extend(next(None, TENANTS_ASKED.saturating_sub(aside.len())));

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::lease::{Evicted, Lease};
 use super::{LeaseId, Vm, Wake};
+use crate::gather::gather;
 use crate::ledger::{Evictable, Ledger};
 use crate::members::{Holder, Members};
 use crate::policy::{Lane, Lanes};
@@ -33,7 +34,7 @@ impl Vm {
 
     /// Looks in every record that may ask this VM to evict: the message that says so may be lost.
     pub(super) fn evict_as_asked(&mut self, store: &impl Store) {
-        let pools: BTreeSet<Rc<str>> = self.evictable.keys().map(|(pool, _)| Rc::clone(pool)).collect();
+        let pools: BTreeSet<Rc<str>> = gather(self.evictable.keys().map(|(pool, _)| Rc::clone(pool)));
         pools.iter().for_each(|pool| self.evict(store, pool));
     }
 

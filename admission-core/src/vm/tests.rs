@@ -98,6 +98,33 @@ impl Proxy {
 }
 
 #[test]
+fn a_clock_that_steps_back_fences_nobody() {
+    let mut proxy = Proxy::new(3, 99);
+    let mut older = proxy.vm();
+    proxy.admit(&mut older, "acme").unwrap();
+    proxy.ticks(&mut [&mut older], 3);
+    proxy.now = Time(proxy.now.0 - 5_000);
+    // It has not ticked at the later time, so nothing keeps it from ticking now.
+    let mut newer = proxy.vm();
+    proxy.admit(&mut newer, "acme").unwrap();
+    proxy.ticks(&mut [&mut older, &mut newer], 2 * DEAD_AFTER_TICKS);
+    assert_eq!(proxy.tenant().requests, 2, "what the older one holds still counts");
+}
+
+#[test]
+fn a_vm_whose_heartbeat_is_of_a_later_time_asks_whether_it_counts() {
+    let mut proxy = Proxy::new(1, 99);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    proxy.admit(&mut a, "acme").unwrap();
+    proxy.admit(&mut b, "zeta").unwrap();
+    proxy.now = Time(proxy.now.0 - 5_000);
+    proxy.ticks(&mut [&mut b], DEAD_AFTER_TICKS + 1);
+    assert_eq!(proxy.tenant().requests, 0, "it has been silent");
+    assert_eq!(proxy.admit(&mut a, "acme"), Err(Reason::TenantRequests), "it has charged again what it holds");
+    assert_eq!(proxy.tenant().requests, 1);
+}
+
+#[test]
 fn two_vms_share_one_count() {
     let proxy = Proxy::new(3, 99);
     let (mut a, mut b) = (proxy.vm(), proxy.vm());

@@ -34,6 +34,8 @@ pub struct Caller {
 pub enum Ending {
     /// Answered to the end.
     Completed,
+    /// Its caller left.
+    Left,
     /// Refused, for this reason.
     Refused(String),
     /// Neither answered nor refused.
@@ -47,6 +49,8 @@ pub enum Ending {
 pub struct Record {
     /// Index in the plan.
     pub flow: usize,
+    /// When it was due, since the start.
+    pub at: Duration,
     /// How late the client was, in sending it or in seeing its first token.
     pub lag: Duration,
     /// It was due in the warm-up.
@@ -66,15 +70,20 @@ impl Caller {
         let lag = scheduled.elapsed();
         let mut record = Record {
             flow: shot.flow,
+            at: shot.at,
             lag,
             warm_up: scheduled < self.window.start,
             ttft: None,
             tokens_in_window: 0,
             ending: Ending::Unfinished,
         };
-        let followed = timeout_at(self.cut_off, self.follow(flow, shot, scheduled, &mut record)).await;
+        let leaves = shot.leaves.map(|after| scheduled + after).filter(|leaves| *leaves < self.cut_off);
+        let until = leaves.unwrap_or(self.cut_off);
+        let followed = timeout_at(until, self.follow(flow, shot, scheduled, &mut record)).await;
         if let Ok(ending) = followed {
             record.ending = ending;
+        } else if leaves.is_some() {
+            record.ending = Ending::Left;
         } else if record.ttft.is_none() {
             record.ttft = Some(scheduled.elapsed());
         }

@@ -40,6 +40,8 @@ pub struct FlowReport {
     pub refused: BTreeMap<String, u64>,
     /// Neither answered nor refused, by what happened.
     pub failed: BTreeMap<String, u64>,
+    /// Whose callers left.
+    pub left: u64,
     /// Not answered to the end when the run ended.
     pub unfinished: u64,
     /// From the scheduled arrival to the first text, after the warm-up. A request that had none when the run ended counts with the time it
@@ -90,6 +92,7 @@ fn flow_report(records: &[&Record], window: Duration, in_time: Option<Duration>)
             }
             Ending::Refused(reason) => *report.refused.entry(reason.clone()).or_default() += 1,
             Ending::Failed(what) => *report.failed.entry(what.clone()).or_default() += 1,
+            Ending::Left => report.left += 1,
             Ending::Unfinished => report.unfinished += 1,
         }
         lag = lag.max(record.lag);
@@ -124,7 +127,7 @@ mod tests {
     fn record(ttft_ms: u64, lag_ms: u64, ending: Ending) -> Record {
         let ttft = Some(Duration::from_millis(ttft_ms));
         let lag = Duration::from_millis(lag_ms);
-        Record { flow: 0, lag, warm_up: false, ttft, tokens_in_window: 10, ending }
+        Record { flow: 0, at: Duration::ZERO, lag, warm_up: false, ttft, tokens_in_window: 10, ending }
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct Shot {
     pub prompt_bytes: u32,
     /// Most tokens of the answer.
     pub max_tokens: u32,
+    /// When its caller leaves, after it was due.
+    pub leaves: Option<Duration>,
 }
 
 /// All requests of a plan, in the order of their arrival. Each flow draws from numbers of its own, so its arrivals
@@ -34,7 +36,11 @@ pub fn shots(plan: &Plan) -> Vec<Shot> {
             }
             let prompt_bytes = random.u32(kind.prompt_bytes.clone());
             let max_tokens = random.u32(kind.max_tokens.clone());
-            shots.push(Shot { at: Duration::from_secs_f64(at), flow, number, prompt_bytes, max_tokens });
+            let leaves = kind.leaves.as_ref().filter(|leaves| random.f64() < leaves.share).map(|leaves| {
+                let (first, last) = (leaves.after.start(), leaves.after.end());
+                *first + (*last - *first).mul_f64(random.f64())
+            });
+            shots.push(Shot { at: Duration::from_secs_f64(at), flow, number, prompt_bytes, max_tokens, leaves });
         }
     }
     shots.sort_by_key(|shot| (shot.at, shot.flow));
@@ -56,6 +62,7 @@ mod tests {
             max_tokens: 1..=3,
             lane: None,
             in_time: None,
+            leaves: None,
         };
         Plan {
             seed: 7,

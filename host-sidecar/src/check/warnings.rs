@@ -68,6 +68,28 @@ pub fn control(config: &ControlConfig, written: &Written<'_>, notes: &mut Notes)
     }
 }
 
+/// Of a WasmPlugin in a file that patches its proxies, when none of the patches ends streams on which nothing moves. A plugin
+/// without such neighbours may have them in another file.
+pub fn never_idle(plugin: &Node<'_>, neighbours: &[Node<'_>], notes: &mut Notes) {
+    let mut patches = neighbours.iter().flat_map(envoy::patches).peekable();
+    if patches.peek().is_some() && !patches.any(|patch| sets_idle_timeout(&patch)) {
+        let message = "no EnvoyFilter of this file sets `stream_idle_timeout`, and Istio sets none: a held request whose VM has died \
+                       would hang for ever; see sluice-idle-timeout in envoy-config/istio.yaml";
+        notes.warn(plugin.place("spec"), message);
+    }
+}
+
+fn sets_idle_timeout(patch: &envoy::Patch<'_>) -> bool {
+    match patch.applies_to {
+        Some("NETWORK_FILTER") => {
+            let manager = patch.value.get("typed_config").as_ref().and_then(envoy::typed);
+            manager.is_some_and(|(_, manager)| manager.get("stream_idle_timeout").is_some())
+        }
+        Some("HTTP_ROUTE") => patch.value.down(&["route", "idle_timeout"]).is_some(),
+        _ => false,
+    }
+}
+
 /// What an EnvoyFilter changes around filters that stand elsewhere, by the policies of the same file.
 pub fn patches(document: &Node<'_>, file: &[Config], notes: &mut Notes) {
     let longest_wait = longest_wait(file);

@@ -224,7 +224,7 @@ fn shipped_files_have_neither_errors_nor_warnings() {
         "sidecar.yaml",
     ];
     let (code, out) = run(&path_of("."), &files);
-    assert_eq!((code, out.as_str()), (0, "7 files, 10 documents: no errors, no warnings\n"));
+    assert_eq!((code, out.as_str()), (0, "7 files, 12 documents: no errors, no warnings\n"));
     assert_eq!(istio().len(), 4);
 }
 

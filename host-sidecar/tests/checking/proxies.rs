@@ -49,10 +49,11 @@ fn a_body_that_the_proxy_cannot_hold() {
 #[test]
 fn a_buffer_that_istio_patches_by_the_policy_beside_it() {
     let patch = istio_named("EnvoyFilter", "sluice-body-buffer");
+    let idle = istio_named("EnvoyFilter", "sluice-idle-timeout");
     let mut plugin = istio_named("WasmPlugin", "sluice");
-    assert_eq!(said_of(&format!("{patch}\n---\n{plugin}")), [""; 0]);
+    assert_eq!(said_of(&format!("{patch}\n---\n{idle}\n---\n{plugin}")), [""; 0]);
     plugin["spec"]["pluginConfig"]["body"] = json!({"hold_limit": "2MiB"});
-    let said = said_of(&format!("{patch}\n---\n{plugin}"));
+    let said = said_of(&format!("{patch}\n---\n{idle}\n---\n{plugin}"));
     let start =
         "warning: f, document 1: spec.configPatches[0].patch.value.request_body_buffer_limit: 2228224 is too little";
     assert!(matches!(&said[..], [one] if one.starts_with(start)), "{said:?}");
@@ -118,6 +119,21 @@ fn an_idle_timeout_that_istio_patches_by_the_policies_beside_it() {
     plugin["spec"]["pluginConfig"]["lanes"][2]["queue"] = json!({"max_wait": "45s"});
     let said = said_of(&format!("{patch}\n---\n{plugin}"));
     assert!(matches!(&said[..], [one] if one.contains("stream_idle_timeout: 60s is too short")), "{said:?}");
+}
+
+#[test]
+fn an_idle_timeout_that_no_patch_sets() {
+    let plugin = istio_named("WasmPlugin", "sluice");
+    let mut patch = istio_named("EnvoyFilter", "sluice-body-buffer");
+    let control = istio_named("EnvoyFilter", "sluice-control");
+    let said = said_of(&format!("{control}\n---\n{plugin}\n---\n{patch}"));
+    let start =
+        "warning: f, document 2: spec: no EnvoyFilter of this file sets `stream_idle_timeout`, and Istio sets none";
+    assert!(matches!(&said[..], [one] if one.starts_with(start)), "{said:?}");
+    patch["spec"]["configPatches"][0]["patch"]["value"]["route"] = json!({"idle_timeout": "300s"});
+    assert_eq!(said_of(&format!("{plugin}\n---\n{patch}")), [""; 0], "a route's own");
+    // Alone it may have its patches in another file.
+    assert_silent(&plugin);
 }
 
 #[test]

@@ -53,6 +53,7 @@ pub fn plan(short: bool) -> Plan {
         max_tokens: max_tokens..=max_tokens,
         lane: Some(("x-sluice-lane".into(), name.into())),
         in_time: None,
+        leaves: None,
     };
     Plan {
         seed: 20,

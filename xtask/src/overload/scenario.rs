@@ -207,6 +207,7 @@ fn plan(tokens_per_s: f64, pace: Pace, share: fn(&Lane) -> f64) -> Plan {
             max_tokens: lane.tokens / 2..=lane.tokens * 3 / 2,
             lane: Some(("x-sluice-lane".into(), lane.name.into())),
             in_time: Some(lane.in_time),
+            leaves: None,
         }
     };
     Plan {

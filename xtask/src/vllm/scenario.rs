@@ -67,6 +67,7 @@ fn plan(requests_per_s: f64, duration: Duration, drain: Duration) -> Plan {
         max_tokens,
         lane: Some(("x-sluice-lane".into(), name.into())),
         in_time: None,
+        leaves: None,
     };
     Plan {
         seed: 20,

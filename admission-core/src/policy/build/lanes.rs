@@ -7,6 +7,7 @@ use super::super::lane::{Ceiling, Lane, LaneRule, Lanes};
 use super::super::pool::ModelPattern;
 use super::{Checker, check_model, check_name, check_path_prefix, queues};
 use crate::config::{Config, LaneConfig};
+use crate::gather::gather;
 use crate::ledger::LaneKey;
 
 /// Saturation of a pool that is full.
@@ -81,9 +82,7 @@ pub(super) fn lane_index(lanes: &Lanes, name: &str, path: &str, check: &mut Chec
 
 pub(super) fn objectives(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> BTreeMap<String, usize> {
     let objectives = config.objectives.iter();
-    objectives
-        .map(|(name, lane)| (name.clone(), lane_index(lanes, lane, &format!("objectives.{name}"), check)))
-        .collect()
+    gather(objectives.map(|(name, lane)| (name.clone(), lane_index(lanes, lane, &format!("objectives.{name}"), check))))
 }
 
 pub(super) fn rules(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> Vec<LaneRule> {

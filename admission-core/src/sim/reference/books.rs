@@ -36,6 +36,8 @@ pub(in crate::sim) struct Sight {
     pub(in crate::sim) members: Members,
     /// Requests that VMs have been asked to evict and still hold.
     pub(in crate::sim) asked_to_evict: u64,
+    /// Blocks ever admitted to the pool.
+    pub(in crate::sim) admitted_blocks: u64,
 }
 
 impl Books {
@@ -80,7 +82,8 @@ impl Books {
         }
         let view = store.read(&self.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
         let asked_to_evict = self.pool.record.asked_to_evict(members);
-        Sight { pool: self.pool.record.held(members), lanes, tenants, view, members: members.clone(), asked_to_evict }
+        let (pool, admitted_blocks) = (self.pool.record.held(members), self.pool.record.admitted().blocks);
+        Sight { pool, lanes, tenants, view, members: members.clone(), asked_to_evict, admitted_blocks }
     }
 }
 

@@ -63,7 +63,7 @@ impl Reference {
     /// its pool is, and given back what the pool then refuses; who looks in between finds it at its cap.
     pub(super) fn note_held_up(&mut self, sight: &Sight, alone: bool, now: Time) {
         if !alone {
-            let all = self.waiting.values().filter(|facts| self.rules.tenant(facts.tenant).is_capped());
+            let all = self.waiting.values().filter(|facts| self.rules().tenant(facts.tenant).is_capped());
             let tenants: Vec<&'static str> = all.map(|facts| facts.tenant).collect();
             self.held_up_at.extend(tenants.into_iter().map(|tenant| (tenant, now)));
         }
@@ -90,7 +90,7 @@ impl Reference {
     /// Of two of one tenant and lane, where that is the order of its queue.
     fn came_first(&self, waiter: &Facts, started: &Facts) -> bool {
         let alike = (waiter.tenant, waiter.lane) == (started.tenant, started.lane);
-        alike && self.rules.lane(waiter.lane).first_come && waiter.arrived < started.arrived
+        alike && self.rules().lane(waiter.lane).first_come && waiter.arrived < started.arrived
     }
 
     /// Whether a start passes an older request of its own tenant and lane in another VM. Each VM names only the first
@@ -102,7 +102,7 @@ impl Reference {
     }
 
     fn rank(&self, facts: &Facts, sight: &Sight, now: Time) -> Rank {
-        let lane = self.rules.lane(facts.lane);
+        let lane = self.rules().lane(facts.lane);
         let held = sight.lanes.get(facts.lane).copied().unwrap_or(0);
         let waited = now.since(facts.arrived).0;
         let counts_as = match lane.aging {
@@ -115,16 +115,16 @@ impl Reference {
     }
 
     fn fresh<'a>(&self, sight: &'a Sight, now: Time) -> Option<&'a ViewSummary> {
-        sight.view.as_ref().filter(|view| now.since(view.received).0 <= self.rules.hold_ms)
+        sight.view.as_ref().filter(|view| now.since(view.received).0 <= self.rules().hold_ms)
     }
 
     /// Most requests in flight now: the pool's own cap, and that of its live workers; those last known count only where
     /// there is no other cap.
     fn capacity(&self, sight: &Sight, now: Time) -> Option<u64> {
-        let old = sight.view.as_ref().filter(|_| self.rules.max_in_flight.is_none());
+        let old = sight.view.as_ref().filter(|_| self.rules().max_in_flight.is_none());
         let workers = self.fresh(sight, now).or(old).map(|view| u64::from(view.live_workers));
-        let of_workers = self.rules.per_worker.zip(workers).map(|(cap, workers)| cap * workers);
-        self.rules.max_in_flight.into_iter().chain(of_workers).min()
+        let of_workers = self.rules().per_worker.zip(workers).map(|(cap, workers)| cap * workers);
+        self.rules().max_in_flight.into_iter().chain(of_workers).min()
     }
 
     /// Its tenant's caps, or its lane's ceiling or dispatch budget: what holds back nobody else.
@@ -134,7 +134,7 @@ impl Reference {
     }
 
     fn held_up_by_its_lane(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
-        let lane = self.rules.lane(facts.lane);
+        let lane = self.rules().lane(facts.lane);
         let saturation = self.fresh(sight, now).and_then(|view| view.saturation);
         lane.ceiling.zip(saturation).is_some_and(|(ceiling, saturation)| saturation >= ceiling)
             || self.dispatch_budget_is_spent(facts, sight, now)
@@ -143,26 +143,28 @@ impl Reference {
     /// Whether a tenant's caps keep a waiter of it from starting. One that is too large for what is left holds back those of
     /// its own tenant.
     fn is_held_up(&self, tenant: &str, tokens: u64, sight: &Sight) -> bool {
-        let (rules, held) = (self.rules.tenant(tenant), sight.tenants.get(tenant).copied().unwrap_or_default());
+        let (rules, held) = (self.rules().tenant(tenant), sight.tenants.get(tenant).copied().unwrap_or_default());
         rules.requests.is_some_and(|cap| held.requests >= cap)
             || rules.tokens.is_some_and(|cap| held.tokens.0 + tokens > cap)
     }
 
     /// Of the largest waiter of a tenant.
     fn most_tokens(&self, tenant: &str) -> u64 {
-        if self.rules.tenant(tenant).tokens.is_none() {
+        if self.rules().tenant(tenant).tokens.is_none() {
             return 0;
         }
         let own = self.waiting.values().filter(|facts| facts.tenant == tenant);
         own.map(|facts| facts.amount.tokens.0).max().unwrap_or(0)
     }
 
-    /// A lane with a dispatch budget holds at most the pool's size × (1 − saturation − baseline), and one in any case while
-    /// that is more than nothing. What is not known is full.
+    /// A lane with a dispatch budget holds at most the pool's size × (what is spare − baseline), and one in any case while
+    /// that is more than nothing. Without a word on what is spare that is what saturation leaves of 1. What is not known is full.
     fn dispatch_budget_is_spent(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
-        let Some(baseline) = self.rules.lane(facts.lane).dispatch_baseline else { return false };
-        let saturation = self.fresh(sight, now).and_then(|view| view.saturation).unwrap_or(1.0);
-        let spare = 1_000_000_u64.saturating_sub((saturation * 1e6).round() as u64);
+        let Some(baseline) = self.rules().lane(facts.lane).dispatch_baseline else { return false };
+        let view = self.fresh(sight, now);
+        let saturation = view.and_then(|view| view.saturation).unwrap_or(1.0);
+        let measured = view.and_then(|view| view.dispatch_budget).unwrap_or(1.0 - saturation);
+        let spare = (measured.clamp(0.0, 1.0) * 1e6).round() as u64;
         let held = sight.lanes.get(facts.lane).copied().unwrap_or(0);
         let most = self.capacity(sight, now).unwrap_or(0) * spare.saturating_sub(baseline) / 1_000_000;
         spare <= baseline || (held > 0 && held >= most)
@@ -174,7 +176,7 @@ impl Reference {
     /// Excused is the time in which a VM does not run: its waiters hold their places until it is declared dead.
     pub(super) fn nothing_lies_idle(&mut self, sight: &Sight, now: Time) -> Result<(), String> {
         let able = self.health.iter().all(|health| *health == Health::Able);
-        if !able || now <= self.troubled_until || !self.heads_could_start(sight, now) {
+        if !able || now <= self.troubled_until.max(self.mixed_until) || !self.heads_could_start(sight, now) {
             self.idle_since = None;
             return Ok(());
         }
@@ -212,13 +214,14 @@ impl Reference {
         }
         let Some(view) = self.fresh(sight, now) else { return true };
         // Which worker has room, where each has a cap of its own, is for the decision's own tests.
-        let busy_ones_matter = self.rules.steers && self.rules.per_worker.is_some();
+        let busy_ones_matter = self.rules().steers && self.rules().per_worker.is_some();
         if view.free_workers == 0 || busy_ones_matter && view.free_workers < view.live_workers {
             return false;
         }
-        let (Some(headroom), Some(kv)) = (self.rules.headroom, view.kv) else { return true };
+        let (Some(headroom), Some(kv)) = (self.rules().headroom, view.kv) else { return true };
         let kept_back = (kv.total.0 as f64 * headroom).ceil() as u64;
-        let since_scrape = self.admitted_blocks.saturating_sub(view.admitted.blocks).min(sight.pool.blocks.0);
+        let since_scrape = self.admitted_blocks.checked_sub(view.admitted.blocks).unwrap_or(u64::MAX);
+        let since_scrape = since_scrape.min(sight.pool.blocks.0);
         facts.amount.blocks.0 + since_scrape + kept_back <= kv.free.0
     }
 }

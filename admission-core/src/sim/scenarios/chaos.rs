@@ -13,17 +13,25 @@ const LANES: [&str; 3] = ["interactive", "standard", "batch"];
 pub fn chaos(seed: u64) -> Scenario {
     let rng = &mut fastrand::Rng::with_seed(seed ^ 0x5eed);
     let lanes = rng.usize(1..=LANES.len());
+    let policy = policy(lanes, rng);
+    let luck = luck(rng);
     Scenario {
         name: super::CHAOS.to_owned(),
         about: "a policy, a load and troubles that the seed makes up".to_owned(),
-        policy: policy(lanes, rng),
+        next_policy: luck.reloads.then(|| changed(&policy, rng)),
+        policy,
         vms: rng.usize(1..=4),
         workers: (0..rng.usize(1..=3)).map(|_| worker(rng)).collect(),
-        eyes: Eyes { every: rng.u64(50..500), late: (0, rng.u64(1..400)), ..Eyes::default() },
+        eyes: Eyes {
+            every: rng.u64(50..500),
+            late: (0, rng.u64(1..400)),
+            sidecars: 1 + u64::from(rng.u8(..4) == 0),
+            ..Eyes::default()
+        },
         streams: (0..rng.usize(1..=5)).map(|_| stream(lanes, rng)).collect(),
         lasts: 12 * SECOND,
         troubles: Vec::new(),
-        luck: luck(rng),
+        luck,
     }
 }
 
@@ -31,14 +39,7 @@ fn policy(lanes: usize, rng: &mut fastrand::Rng) -> Value {
     let lanes: Vec<Value> = (0..lanes).map(|place| lane(place, lanes, rng)).collect();
     let mut tenants = json!({});
     for name in TENANTS {
-        let tenant = &mut tenants[name];
-        tenant["weight"] = json!(rng.u32(1..6));
-        if rng.bool() {
-            tenant["max_in_flight"] = json!(rng.u32(1..20));
-        }
-        if rng.u8(..3) == 0 {
-            tenant["max_tokens_in_flight"] = json!(rng.u32(1_000..20_000));
-        }
+        tenants[name] = tenant(rng);
     }
     let mut pool =
         json!({"name": "p", "max_in_flight": rng.u32(2..40), "stale": {"hold": format!("{}ms", rng.u32(400..5_000))}});
@@ -53,6 +54,42 @@ fn policy(lanes: usize, rng: &mut fastrand::Rng) -> Value {
         pool["hold_when_empty"] = json!("3s");
     }
     json!({"lanes": lanes, "tenants": tenants, "pools": [pool]})
+}
+
+/// The same lanes, tenants and pool under other limits, some of them wider, some narrower, some gone.
+fn changed(policy: &Value, rng: &mut fastrand::Rng) -> Value {
+    let mut next = policy.clone();
+    let pool = &mut next["pools"][0];
+    pool["max_in_flight"] = json!(rng.u32(2..40));
+    pool["stale"]["hold"] = json!(format!("{}ms", rng.u32(400..5_000)));
+    if pool["max_in_flight_per_worker"].is_number() {
+        pool["max_in_flight_per_worker"] = json!(rng.u32(1..20));
+    }
+    for tenant in next["tenants"].as_object_mut().into_iter().flat_map(|tenants| tenants.values_mut()) {
+        *tenant = self::tenant(rng);
+    }
+    for lane in next["lanes"].as_array_mut().into_iter().flatten() {
+        lane["queue"]["max_wait"] = json!(format!("{}ms", rng.u32(200..8_000)));
+        lane["queue"]["max_requests"] = json!(rng.u32(1..80));
+        if lane["reserve"].is_number() {
+            lane["reserve"] = json!(f64::from(rng.u32(1..34)) / 100.0);
+        }
+        if lane["aging"].is_object() {
+            lane["aging"]["after"] = json!(format!("{}ms", rng.u32(300..4_000)));
+        }
+    }
+    next
+}
+
+fn tenant(rng: &mut fastrand::Rng) -> Value {
+    let mut tenant = json!({"weight": rng.u32(1..6)});
+    if rng.bool() {
+        tenant["max_in_flight"] = json!(rng.u32(1..20));
+    }
+    if rng.u8(..3) == 0 {
+        tenant["max_tokens_in_flight"] = json!(rng.u32(1_000..20_000));
+    }
+    tenant
 }
 
 fn lane(place: usize, count: usize, rng: &mut fastrand::Rng) -> Value {
@@ -115,7 +152,7 @@ fn stream(lanes: usize, rng: &mut fastrand::Rng) -> Stream {
 fn luck(rng: &mut fastrand::Rng) -> Luck {
     let some = |rng: &mut fastrand::Rng, most: f64| if rng.bool() { rng.f64() * most } else { 0.0 };
     Luck {
-        wake_us: (20, rng.u64(100..4_000)),
+        wake_us: (20, if rng.u8(..8) == 0 { 2_000_000 } else { rng.u64(100..4_000) }),
         wakes_lost: some(rng, 1.0),
         interrupted: some(rng, 0.5),
         conflicting: some(rng, 0.003),
@@ -123,5 +160,15 @@ fn luck(rng: &mut fastrand::Rng) -> Luck {
         deaths: some(rng, 10.0),
         silences: some(rng, 8.0),
         losses: some(rng, 8.0),
+        wakes_misdirected: some(rng, 0.5),
+        wakes_doubled: some(rng, 0.5),
+        dies_within: some(rng, 0.002),
+        fenced_within: some(rng, 0.002),
+        meddled_with: some(rng, 0.2),
+        clock_steps: some(rng, 8.0),
+        views_lie: some(rng, 0.3),
+        views_of_changes: some(rng, 1.0),
+        sidecar_restarts: some(rng, 8.0),
+        reloads: rng.bool(),
     }
 }

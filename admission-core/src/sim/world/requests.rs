@@ -9,7 +9,7 @@ use crate::queue::Ticket;
 use crate::request::Api;
 use crate::sim::clients::{Load, RequestId, Returns};
 use crate::sim::clock::Instant;
-use crate::sim::proxy::{self, Call};
+use crate::sim::proxy::{self, Call, Waiter};
 use crate::sim::reference::{Change, Facts, Health};
 use crate::sim::sidecar::Sidecar;
 use crate::sim::workers::Came;
@@ -30,7 +30,11 @@ pub(super) struct Asking {
     attempt: u32,
     /// This attempt: when it was sent, and when its VM took it.
     sent: Instant,
-    taken: Instant,
+    taken: Time,
+    /// Which of the policies it is held to.
+    policy: usize,
+    /// Under which this attempt has waited.
+    ticket: Option<Ticket>,
     prompt: u64,
     output: u64,
     state: State,
@@ -75,8 +79,8 @@ impl World<'_> {
         let (prompt, output) =
             (self.rng.u64(stream.prompt.0..=stream.prompt.1), self.rng.u64(stream.output.0..=stream.output.1));
         self.figures.streams[number].offered += 1;
-        let (sent, taken) = (self.now, self.now);
-        let asking = Asking { stream: number, vm: 0, attempt: 0, sent, taken, prompt, output, state: State::Away };
+        let (sent, taken, policy, ticket, state) = (self.now, self.time(), 0, None, State::Away);
+        let asking = Asking { stream: number, vm: 0, attempt: 0, sent, taken, policy, ticket, prompt, output, state };
         self.asking.insert(id, asking);
         self.plan_next(number);
         self.comes(id);
@@ -104,6 +108,15 @@ impl World<'_> {
         if let Some(patience) = stream.patience {
             self.agenda.plan(self.now.plus_ms(patience), Event::Tires(id, asking.attempt));
         }
+        (asking.policy, asking.ticket) = (self.seats[vm].policy, None);
+        let Some(waiter) = self.waiter(id) else { return };
+        self.hop(vm, Call::Arrives(id, Box::new(waiter)));
+    }
+
+    /// The request under the policy that it is held to.
+    fn waiter(&self, id: RequestId) -> Option<Waiter> {
+        let asking = self.asking.get(&id)?;
+        let stream = &self.scenario.streams[asking.stream];
         let ask = Ask {
             prompt: Tokens(asking.prompt),
             longest_prompt: Tokens(asking.prompt),
@@ -111,21 +124,37 @@ impl World<'_> {
             output_limit: Some(Tokens(stream.output.1)),
             prompt_read: true,
         };
-        let Some(waiter) = proxy::waiter(&self.policy, stream, ask, self.now.time()) else { return };
-        self.hop(vm, Call::Arrives(id, Box::new(waiter)));
+        proxy::waiter(&self.policies[asking.policy], stream, ask, asking.taken)
+    }
+
+    /// Those that wait in a VM are held to the policy that it has now.
+    pub(super) fn reloads(&mut self, vm: usize, changes: &mut Vec<Change>) -> Vec<(Ticket, Waiter)> {
+        let next = self.seats[vm].policy;
+        let waiting = self.tickets.range((vm, Ticket(0))..(vm + 1, Ticket(0)));
+        let waiting: Vec<(Ticket, RequestId)> = waiting.map(|((_, ticket), id)| (*ticket, *id)).collect();
+        let mut renewed = Vec::new();
+        for (ticket, id) in waiting {
+            if let Some(asking) = self.asking.get_mut(&id) {
+                asking.policy = next;
+            }
+            renewed.extend(self.waiter(id).map(|waiter| (ticket, waiter)));
+            changes.extend(self.facts(id).map(|facts| Change::Renews(id, facts)));
+        }
+        renewed
     }
 
     /// What the VM is about to decide on reaches it now.
     pub(super) fn taken(&mut self, id: RequestId) {
+        let now = self.time();
         if let Some(asking) = self.asking.get_mut(&id) {
-            asking.taken = self.now;
+            asking.taken = now;
         }
     }
 
     pub(super) fn waits(&mut self, vm: usize, id: RequestId, ticket: Ticket, changes: &mut Vec<Change>) {
         let Some(facts) = self.facts(id) else { return };
         if let Some(asking) = self.asking.get_mut(&id) {
-            asking.state = State::Waiting(ticket);
+            (asking.ticket, asking.state) = (Some(ticket), State::Waiting(ticket));
         }
         self.tickets.insert((vm, ticket), id);
         changes.push(Change::Joins(id, facts));
@@ -202,7 +231,7 @@ impl World<'_> {
 
     /// What the answer tells the client.
     fn advice(&self, refusal: &Refusal, dice: u32) -> Option<u64> {
-        let answer = answer::refusal(refusal, Api::Chat, &self.policy.reject, dice);
+        let answer = answer::refusal(refusal, Api::Chat, &self.any_policy().reject, dice);
         let header = answer.headers.iter().find(|(name, _)| *name == "retry-after-ms");
         header.and_then(|(_, value)| value.parse().ok())
     }
@@ -226,15 +255,17 @@ impl World<'_> {
         }
     }
 
-    /// Its VM knows that the client is gone; by then it may have started, where the VM was late.
-    pub(super) fn has_left(&mut self, id: RequestId) {
-        match self.asking.get(&id).map(|asking| (asking.vm, asking.state)) {
+    /// Its VM knows that the client is gone; by then it may have started, where the VM was late, or been refused and come again.
+    pub(super) fn has_left(&mut self, id: RequestId, ticket: Ticket, changes: &mut Vec<Change>) {
+        let asking = self.asking.get(&id).filter(|asking| asking.ticket == Some(ticket));
+        match asking.map(|asking| (asking.vm, asking.state)) {
             Some((_, State::Running { .. })) => self.ends(id, Usage::AsEstimated),
             Some((vm, State::Waiting(ticket))) => {
+                changes.push(Change::Quits(id));
                 self.tickets.remove(&(vm, ticket));
                 self.forget(id);
             }
-            _ => self.forget(id),
+            _ => {}
         }
     }
 
@@ -372,14 +403,15 @@ impl World<'_> {
         let asking = self.asking.get(&id)?;
         let stream = &self.scenario.streams[asking.stream];
         let tokens = Tokens(asking.prompt + stream.output.1);
-        let block_size = self.policy.pools().next().map_or(16, |pool| pool.block_size);
+        let block_size = self.any_policy().pools().next().map_or(16, |pool| pool.block_size);
         Some(Facts {
             vm: asking.vm,
+            policy: asking.policy,
             tenant: stream.tenant,
             lane: self.reference.lane(stream.lane).unwrap_or(0),
             amount: Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) },
-            arrived: asking.taken.time(),
-            deadline: stream.ttft.map(|ttft| Time(asking.taken.time().0 + ttft)),
+            arrived: asking.taken,
+            deadline: stream.ttft.map(|ttft| Time(asking.taken.0 + ttft)),
         })
     }
 }

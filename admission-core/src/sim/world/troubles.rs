@@ -1,7 +1,9 @@
 //! What befalls VMs, workers and the sidecar.
 
 use super::{Event, Seat, Trouble, World};
+use crate::sim::proxy::Call;
 use crate::sim::reference::Health;
+use crate::vm::TICK;
 
 /// A host starts a VM anew after a while.
 const BACK_OFF_MS: u64 = 1_000;
@@ -15,6 +17,16 @@ impl World<'_> {
             Trouble::VmDies(vm) => self.dies(vm),
             Trouble::VmStalls(vm, ms) => self.stalls(vm, ms),
             Trouble::SidecarSilent(ms) => self.silent_until = self.now.plus_ms(ms),
+            Trouble::SidecarRestarts(sidecar, later) => {
+                if let Some(sidecar) = self.sidecars.get_mut(sidecar) {
+                    sidecar.restarts(later);
+                }
+            }
+            Trouble::Reload(vm) => self.reload(vm),
+            Trouble::ClockSteps(ms) => {
+                self.stepped += ms;
+                self.reference.clock_steps(ms, self.time());
+            }
         }
     }
 
@@ -25,7 +37,7 @@ impl World<'_> {
         }
         seat.health = Health::Able;
         let deferred: Vec<_> = seat.deferred.drain(..).collect();
-        self.reference.health(vm, Health::Able, self.now.time());
+        self.reference.health(vm, Health::Able, self.time());
         for call in deferred {
             self.agenda.plan(self.now, Event::Call { vm, life, call });
         }
@@ -33,23 +45,23 @@ impl World<'_> {
     }
 
     pub(super) fn revives(&mut self, vm: usize) {
-        let life = self.seats[vm].life;
-        self.seats[vm] = Seat { life, ..Seat::new(&self.policy) };
-        self.reference.health(vm, Health::Able, self.now.time());
+        let Seat { life, policy, .. } = self.seats[vm];
+        self.seats[vm] = Seat { life, ..Seat::new(&self.policies[policy], policy) };
+        self.reference.health(vm, Health::Able, self.time());
     }
 
-    fn stalls(&mut self, vm: usize, ms: u64) {
+    pub(super) fn stalls(&mut self, vm: usize, ms: u64) {
         let seat = &mut self.seats[vm];
         if seat.health != Health::Able {
             return;
         }
         seat.health = Health::Stalled;
         let life = seat.life;
-        self.reference.health(vm, Health::Stalled, self.now.time());
+        self.reference.health(vm, Health::Stalled, self.time());
         self.agenda.plan(self.now.plus_ms(ms), Event::GoesOn { vm, life });
     }
 
-    fn dies(&mut self, vm: usize) {
+    pub(super) fn dies(&mut self, vm: usize) {
         let seat = &mut self.seats[vm];
         if seat.health == Health::Dead {
             return;
@@ -58,9 +70,17 @@ impl World<'_> {
         seat.life += 1;
         seat.deferred.clear();
         self.figures.deaths += 1;
-        self.reference.health(vm, Health::Dead, self.now.time());
+        self.reference.health(vm, Health::Dead, self.time());
         self.lose_all_of(vm);
         self.agenda.plan(self.now.plus_ms(BACK_OFF_MS), Event::Revives(vm));
+    }
+
+    /// Requests that come are held to the next policy, and with its next tick those that wait.
+    fn reload(&mut self, vm: usize) {
+        let seat = &mut self.seats[vm];
+        seat.policy = self.policies.len() - 1;
+        let (life, at) = (seat.life, self.now.plus_ms(self.rng.u64(..TICK.0)));
+        self.agenda.plan(at, Event::Call { vm, life, call: Call::Reload });
     }
 
     fn worker_fails(&mut self, worker: usize) {

@@ -1,0 +1,207 @@
+//! What a request body says, read in one pass as its chunks arrive: no tree, no copy of the body, constant memory.
+//!
+//! The scan is strict about structure (brackets, colons, commas, quotes) and lenient about everything it does not need:
+//! it leaves it to the worker to refuse `1e999` or a lone surrogate.
+
+use std::fmt;
+
+use text::Features;
+
+mod field;
+mod literal;
+#[cfg(any(test, feature = "reference"))]
+#[allow(clippy::indexing_slicing)]
+pub mod reference;
+mod rewrite;
+mod scan;
+#[cfg(test)]
+mod tests;
+pub mod text;
+
+pub use rewrite::{Changes, Slots, rewritten};
+pub use scan::Scanner;
+
+/// Deepest nesting read. Deeper bodies are refused: no real request comes near it.
+pub const MAX_DEPTH: u32 = 127;
+
+/// Longest model name kept, in bytes; a longer one names no model.
+pub const MAX_MODEL_NAME: usize = 256;
+
+/// Which API a path belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// `…/chat/completions`.
+    Chat,
+    /// `…/completions`.
+    Completions,
+    /// `…/responses`.
+    Responses,
+    /// Anthropic's `…/messages`.
+    Messages,
+    /// `…/embeddings`, which generates nothing.
+    Embeddings,
+    /// Anything else; its body is charged by size.
+    Other,
+}
+
+impl Api {
+    /// By the end of the path, whatever prefix a route puts before it.
+    ///
+    /// ```
+    /// use admission_bodies::request::Api;
+    ///
+    /// assert_eq!(Api::of_path("/openai/v1/chat/completions?x=1"), Api::Chat);
+    /// assert_eq!(Api::of_path("/v1/completions/"), Api::Completions);
+    /// assert_eq!(Api::of_path("/v1/chat/completion%73"), Api::Chat);
+    /// assert_eq!(Api::of_path("/v1/images"), Api::Other);
+    /// ```
+    #[must_use]
+    pub fn of_path(path: &str) -> Self {
+        Self::of_plain_path(&plain_path(path))
+    }
+
+    /// Of a path that [`plain_path`] gave.
+    #[must_use]
+    pub fn of_plain_path(path: &str) -> Self {
+        let path = path.trim_end_matches('/');
+        if path.ends_with("/chat/completions") {
+            Self::Chat
+        } else if path.ends_with("/completions") {
+            Self::Completions
+        } else if path.ends_with("/responses") {
+            Self::Responses
+        } else if path.ends_with("/v1/messages") {
+            Self::Messages
+        } else if path.ends_with("/embeddings") {
+            Self::Embeddings
+        } else {
+            Self::Other
+        }
+    }
+
+    /// Whether its bodies are read; others are charged by size.
+    #[must_use]
+    pub const fn is_known(self) -> bool {
+        !matches!(self, Self::Other)
+    }
+
+    /// In metrics; never changes.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Chat => "chat_completions",
+            Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::Embeddings => "embeddings",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A path without its query, decoded, its empty and dotted segments resolved: what stands before a worker may do so before
+/// it looks, so must we, or `completion%73` and `x/../completions` would be other paths.
+///
+/// ```
+/// use admission_bodies::request::plain_path;
+///
+/// assert_eq!(plain_path("/health/..//v1/./completion%73?x=1"), "/v1/completions");
+/// assert_eq!(plain_path("/v1/models/"), "/v1/models/");
+/// assert_eq!(plain_path("*"), "/*");
+/// ```
+#[must_use]
+pub fn plain_path(path: &str) -> String {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    // Most are plain already.
+    if path.starts_with('/') && !["%", "//", "/."].iter().any(|odd| path.contains(odd)) {
+        return path.to_owned();
+    }
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    let end = if decoded.ends_with('/') && !segments.is_empty() { "/" } else { "" };
+    format!("/{}{end}", segments.join("/"))
+}
+
+/// What has been found in a body so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Bytes seen.
+    pub bytes: u64,
+    /// The `model`, if one was named that is not too long to be one.
+    pub model: Option<String>,
+    /// `stream`, where it is said.
+    pub stream: Option<bool>,
+    /// `stream_options.include_usage`, where it is said.
+    pub include_usage: Option<bool>,
+    /// The largest of `max_tokens`, `max_completion_tokens` and `max_output_tokens`: which of them counts is the worker's
+    /// affair.
+    pub max_tokens: Option<u64>,
+    /// Text of the prompt.
+    pub text: Features,
+    /// Prompt tokens given as numbers.
+    pub token_ids: u64,
+    /// Messages of a chat.
+    pub messages: u64,
+    /// Tools declared.
+    pub tools: u64,
+    /// What is no text.
+    pub media: Media,
+    /// The longest of several prompts.
+    pub longest_prompt: Option<Longest>,
+    /// Answers asked for: prompts × the larger of `n` and `best_of`.
+    pub sequences: u64,
+}
+
+/// Parts of messages that are no text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Media {
+    /// Pictures.
+    pub images: u64,
+    /// Recordings of sound.
+    pub recordings: u64,
+    /// Files and films.
+    pub files: u64,
+}
+
+/// One of several prompts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Longest {
+    /// Its text.
+    pub text: Features,
+    /// Its tokens given as numbers.
+    pub token_ids: u64,
+}
+
+/// Why a body cannot be what its path says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// What was wrong.
+    pub what: &'static str,
+    /// At which byte.
+    pub at: u64,
+}
+
+const TOO_DEEP: &str = "the body is nested too deeply";
+const FOLLOWED: &str = "something follows the JSON object";
+
+impl Broken {
+    /// Others may read the body all the same: it is only nested deeper than is read here, or begins with a whole object, after
+    /// which some readers stop.
+    #[must_use]
+    pub fn others_may_read(&self) -> bool {
+        self.what == TOO_DEEP || self.what == FOLLOWED
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} at byte {}", self.what, self.at)
+    }
+}

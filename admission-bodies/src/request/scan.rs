@@ -1,0 +1,336 @@
+//! The state machine behind [`Scanner::feed`]: what the bytes of a JSON document are. What they mean is in [`meaning`].
+
+use super::field::{Field, Inner, Limits};
+use super::literal::Buffer;
+use super::rewrite::Slots;
+use super::text::Text;
+use super::{Broken, FOLLOWED, Facts, Longest, MAX_DEPTH, TOO_DEEP};
+use crate::BYTES_PER_TOKEN;
+
+mod meaning;
+mod strings;
+
+use strings::{InString, Use};
+
+/// Longest key, name or number compared; longer names are none that matter.
+pub(super) const MAX_SHORT: usize = 40;
+
+/// Reads a JSON request body chunk by chunk.
+///
+/// ```
+/// use admission_bodies::request::Scanner;
+///
+/// let mut scanner = Scanner::default();
+/// scanner.feed(br#"{"messages":[{"role":"user","content":"Hel"#);
+/// scanner.feed(br#"lo"}],"model":"llama"}"#);
+/// assert_eq!(scanner.finish(), Ok(()));
+/// assert_eq!(scanner.facts().model.as_deref(), Some("llama"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Scanner {
+    facts: Facts,
+    /// Of the prompt.
+    text: Text,
+    state: State,
+    depth: u32,
+    /// One bit for each open container: set for an object.
+    objects: u128,
+    field: Field,
+    /// The last key below the top level.
+    inner: Inner,
+    /// Depth of the container within a chat that is rendered as it stands; 0 outside any.
+    declared_from: u32,
+    /// What the string being read is for.
+    string: Use,
+    /// The key, name or number being read.
+    short: Buffer<MAX_SHORT>,
+    /// Bytes of the name being read that are not counted.
+    free_bytes: usize,
+    /// Of the string being read that is data unless it proves to be text.
+    data: Text,
+    model: Vec<u8>,
+    model_too_long: bool,
+    high_surrogate: Option<u16>,
+    prompts: u64,
+    /// Text and token ids before the prompt being read, where there is a list of them.
+    before: Prompt,
+    longest: Prompt,
+    limits: Limits,
+    slots: Slots,
+}
+
+/// One of several prompts.
+#[derive(Clone, Debug, Default)]
+struct Prompt {
+    text: Text,
+    token_ids: u64,
+}
+
+impl Prompt {
+    /// For comparison with others.
+    fn weight(&self) -> u64 {
+        self.text.bytes().saturating_add(self.token_ids.saturating_mul(BYTES_PER_TOKEN))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Before the body's `{`.
+    #[default]
+    Start,
+    /// A value, or the end of an array that may be empty.
+    Value {
+        or_end: bool,
+    },
+    /// A key, or the end of an object that may be empty.
+    Key {
+        or_end: bool,
+    },
+    Colon,
+    /// A comma or the end of the container.
+    AfterValue,
+    String(InString),
+    Literal,
+    /// After the body's `}`.
+    Done,
+    Broken(Broken),
+}
+
+const fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+impl Scanner {
+    /// A scan that counts long texts by samples, which a seed tells where to take: a random number, another for each request,
+    /// that callers cannot know. By default every byte is counted.
+    #[must_use]
+    pub fn sampling(seed: u64) -> Self {
+        Self { text: Text::new(Some(seed)), data: Text::new(Some(!seed)), ..Self::default() }
+    }
+
+    /// Takes the next bytes of the body.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while let Some((&byte, behind)) = rest.split_first() {
+            match self.state {
+                State::String(InString::Plain) => {
+                    let taken = self.plain(rest);
+                    self.advance(taken);
+                    rest = rest.get(taken..).unwrap_or_default();
+                }
+                State::Literal => {
+                    let taken = self.literal(rest);
+                    self.advance(taken);
+                    rest = rest.get(taken..).unwrap_or_default();
+                }
+                State::Broken(_) => {
+                    self.advance(rest.len());
+                    return;
+                }
+                _ => {
+                    self.step(byte);
+                    self.advance(1);
+                    rest = behind;
+                }
+            }
+        }
+    }
+
+    /// Says that the body has ended.
+    ///
+    /// # Errors
+    /// [`Broken`] when the body is not one JSON object.
+    pub fn finish(&self) -> Result<(), Broken> {
+        match self.state {
+            State::Done => Ok(()),
+            State::Broken(broken) => Err(broken),
+            _ => Err(Broken { what: "the body ends too early", at: self.facts.bytes }),
+        }
+    }
+
+    /// What is wrong with what was seen so far, if anything is.
+    #[must_use]
+    pub fn broken(&self) -> Option<Broken> {
+        match self.state {
+            State::Broken(broken) => Some(broken),
+            _ => None,
+        }
+    }
+
+    /// The `model`, as far as it was read.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        self.facts.model.as_deref()
+    }
+
+    /// Bytes seen so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.facts.bytes
+    }
+
+    /// What was found so far.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let text = self.text.own_features();
+        let longest = |Prompt { text: of_one, token_ids }: &Prompt| Longest {
+            text: of_one.features(&text),
+            token_ids: *token_ids,
+        };
+        Facts {
+            max_tokens: self.limits.max_tokens(),
+            longest_prompt: (self.prompts > 1).then(|| longest(&self.longest)),
+            sequences: self.prompts.max(1).saturating_mul(self.limits.answers()),
+            text,
+            ..self.facts.clone()
+        }
+    }
+
+    /// Where the body has, or lacks, what may have to be written into it. Complete once [`Scanner::finish`] finds nothing
+    /// wrong.
+    #[must_use]
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.facts.bytes = self.facts.bytes.saturating_add(bytes as u64);
+    }
+
+    fn step(&mut self, byte: u8) {
+        if let State::String(within) = self.state {
+            return self.escaped(within, byte);
+        }
+        if is_blank(byte) {
+            return;
+        }
+        let declared = self.is_declaration();
+        self.structure(byte);
+        if declared && self.is_declaration() {
+            self.text.add_bytes(&[byte]);
+        }
+    }
+
+    fn structure(&mut self, byte: u8) {
+        match self.state {
+            State::Start if byte == b'{' => {
+                self.slots.object_begins(self.behind());
+                self.open(true);
+            }
+            State::Start => self.fail("a JSON object was expected"),
+            State::Value { or_end: true } if byte == b']' => self.close(false),
+            State::Value { .. } => self.begin_value(byte),
+            State::Key { or_end: true } if byte == b'}' => self.close(true),
+            State::Key { .. } if byte == b'"' => self.begin_key(),
+            State::Key { .. } => self.fail("a key was expected"),
+            State::Colon if byte == b':' => self.state = State::Value { or_end: false },
+            State::Colon => self.fail("`:` was expected"),
+            State::AfterValue => self.after_value(byte),
+            State::Done => self.fail(FOLLOWED),
+            State::String(_) | State::Literal | State::Broken(_) => {}
+        }
+    }
+
+    fn fail(&mut self, what: &'static str) {
+        self.fail_at(what, 0);
+    }
+
+    fn fail_at(&mut self, what: &'static str, offset: usize) {
+        self.state = State::Broken(Broken { what, at: self.facts.bytes.saturating_add(offset as u64) });
+    }
+
+    fn in_object(&self) -> bool {
+        self.objects & 1 == 1
+    }
+
+    fn open(&mut self, object: bool) {
+        if self.depth >= MAX_DEPTH {
+            return self.fail(TOO_DEEP);
+        }
+        let declares = self.field.is_chat() && self.inner() == Inner::Declared && self.declared_from == 0;
+        self.depth = self.depth.saturating_add(1);
+        self.objects = self.objects << 1 | u128::from(object);
+        if declares {
+            self.declared_from = self.depth;
+        }
+        self.opened(object);
+        self.state = if object { State::Key { or_end: true } } else { State::Value { or_end: true } };
+    }
+
+    fn close(&mut self, object: bool) {
+        if self.in_object() != object {
+            return self.fail("brackets do not match");
+        }
+        self.closes(object);
+        self.depth = self.depth.saturating_sub(1);
+        self.objects >>= 1;
+        if self.depth == 0 {
+            self.slots.object_ends(self.behind());
+            self.state = State::Done;
+        } else {
+            self.value_ended(self.behind());
+        }
+    }
+
+    /// The offset behind the byte being read.
+    fn behind(&self) -> u64 {
+        self.facts.bytes.saturating_add(1)
+    }
+
+    fn begin_key(&mut self) {
+        self.short.clear();
+        match (self.depth, self.field) {
+            (1, _) => self.slots.key_begins(),
+            (2, Field::StreamOptions) => self.slots.option_begins(),
+            _ => {}
+        }
+        self.string = Use::Key;
+        self.state = State::String(InString::Plain);
+    }
+
+    fn begin_value(&mut self, byte: u8) {
+        self.value_begins(byte);
+        match byte {
+            b'{' => self.open(true),
+            b'[' => self.open(false),
+            b'"' => {
+                self.short.clear();
+                self.string_begins();
+                self.state = State::String(InString::Plain);
+            }
+            b',' | b':' | b'}' | b']' => self.fail("a value was expected"),
+            _ => {
+                self.short.clear();
+                self.short.extend(&[byte]);
+                self.literal_begins(byte);
+                self.state = State::Literal;
+            }
+        }
+    }
+
+    fn after_value(&mut self, byte: u8) {
+        match byte {
+            b',' if self.in_object() => self.state = State::Key { or_end: false },
+            b',' => self.state = State::Value { or_end: false },
+            b'}' => self.close(true),
+            b']' => self.close(false),
+            _ => self.fail("`,` or a closing bracket was expected"),
+        }
+    }
+
+    /// Takes what follows of a number or a name such as `true`, and returns how much that is.
+    fn literal(&mut self, bytes: &[u8]) -> usize {
+        let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || is_blank(*byte);
+        let end = bytes.iter().position(ends);
+        let more = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+        self.short.extend(more);
+        if self.is_declaration() {
+            self.text.add_bytes(more);
+        }
+        if end.is_some() {
+            self.literal_ends();
+            self.value_ended(self.facts.bytes.saturating_add(more.len() as u64));
+        }
+        more.len()
+    }
+}

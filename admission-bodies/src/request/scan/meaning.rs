@@ -1,0 +1,206 @@
+//! What keys, values and containers of a request mean.
+
+use super::strings::Use;
+use super::{Prompt, Scanner, State};
+use crate::request::field::{Field, Inner, NAME_LENGTH, ROLE_LENGTH};
+use crate::request::literal::switch;
+use crate::request::rewrite::Place;
+use crate::request::text::Feature;
+
+/// Of so many bytes of data, one blank or line end at least makes it text, as does any character beyond ASCII: data is written
+/// in letters and signs, in lines of 76 at the shortest.
+const BYTES_PER_GAP: u64 = 64;
+
+impl Scanner {
+    /// Whether what is being read is declared to the model as it stands.
+    pub(super) fn is_declaration(&self) -> bool {
+        self.field.is_declared() && self.depth > 1 || self.declared_from > 0 && self.depth >= self.declared_from
+    }
+
+    /// The key of the value being read, if it has one below the top level.
+    pub(super) fn inner(&self) -> Inner {
+        if self.in_object() && self.depth > 1 { self.inner } else { Inner::Plain }
+    }
+
+    /// Whether what is open at the third depth stands in a list that is the field's value.
+    fn in_list_of_field(&self) -> bool {
+        self.objects & 0b10 == 0
+    }
+
+    pub(super) fn opened(&mut self, object: bool) {
+        match (self.field, self.depth, object) {
+            (Field::Messages | Field::Prompt, 3, true) if self.in_list_of_field() => {
+                self.facts.messages = self.facts.messages.saturating_add(1);
+            }
+            (Field::Prompt, 3, false) if self.in_list_of_field() => self.begin_prompt(),
+            (Field::Tools, 3, true) if self.in_list_of_field() => self.facts.tools = self.facts.tools.saturating_add(1),
+            (Field::StreamOptions, 2, true) => self.slots.options_begin(self.behind()),
+            _ => {}
+        }
+    }
+
+    /// The innermost container is about to close.
+    pub(super) fn closes(&mut self, object: bool) {
+        if self.declared_from == self.depth {
+            self.declared_from = 0;
+            self.text.end_string();
+        }
+        match (self.field, self.depth, object) {
+            (Field::Prompt, 3, false) if self.in_list_of_field() => self.end_prompt(),
+            (Field::StreamOptions, 2, true) => self.slots.options_end(),
+            _ => {}
+        }
+    }
+
+    pub(super) fn key_ended(&mut self, key: &[u8]) {
+        self.state = State::Colon;
+        if self.depth == 1 {
+            self.field = Field::of_key(key);
+            return self.field_begins();
+        }
+        self.inner = Inner::of_key(key);
+        if self.field.is_chat() && !self.is_declaration() {
+            let media = &mut self.facts.media;
+            match self.inner {
+                Inner::Image => media.images = media.images.saturating_add(1),
+                Inner::Audio => media.recordings = media.recordings.saturating_add(1),
+                Inner::File => media.files = media.files.saturating_add(1),
+                _ => {}
+            }
+        }
+    }
+
+    /// Of a key that stands twice, parsers take the last.
+    fn field_begins(&mut self) {
+        match self.field {
+            Field::Model => self.facts.model = None,
+            Field::Stream => self.facts.stream = None,
+            Field::StreamOptions => self.facts.include_usage = None,
+            Field::Prompt => (self.prompts, self.longest) = (0, Prompt::default()),
+            field => self.limits.set(field, None),
+        }
+    }
+
+    pub(super) fn value_begins(&mut self, byte: u8) {
+        let place = match (self.field, self.depth) {
+            (Field::Priority, 1) => Place::Priority,
+            (Field::StreamOptions, 1) if byte != b'{' => Place::Options,
+            (Field::StreamOptions, 2) if self.inner() == Inner::IncludeUsage => Place::IncludeUsage,
+            _ => return,
+        };
+        self.slots.value_begins(self.facts.bytes, self.depth, place);
+    }
+
+    /// The last byte of a value is the one before `behind`.
+    pub(super) fn value_ended(&mut self, behind: u64) {
+        if self.depth <= 2 && matches!(self.field, Field::Priority | Field::StreamOptions) {
+            self.slots.value_ends(self.depth, behind);
+        }
+        // What is declared is one text with all its signs; any other string stands by itself.
+        if self.depth == 1 && self.field.is_declared() {
+            self.text.end_string();
+        }
+        self.state = State::AfterValue;
+    }
+
+    pub(super) fn string_begins(&mut self) {
+        match (self.field, self.depth) {
+            (Field::Model, 1) => {
+                self.model.clear();
+                self.model_too_long = false;
+            }
+            (Field::Prompt, 2) if !self.in_object() => self.begin_prompt(),
+            _ => {}
+        }
+        self.string = self.use_of_string();
+        self.free_bytes = if self.inner() == Inner::Role { ROLE_LENGTH } else { NAME_LENGTH };
+    }
+
+    /// What the string about to be read is for. One that stands in a list has no key of its own.
+    fn use_of_string(&self) -> Use {
+        let inner = self.inner();
+        match self.field {
+            Field::Model if self.depth == 1 => Use::Model,
+            Field::StreamOptions if self.depth == 2 && inner == Inner::IncludeUsage => Use::Short,
+            field if self.depth == 1 && (field.is_limit() || field == Field::Stream) => Use::Short,
+            _ if self.is_declaration() => Use::Text,
+            Field::Messages | Field::System | Field::Prompt => match inner {
+                Inner::Link | Inner::Image | Inner::Audio => Use::Nothing,
+                Inner::Data | Inner::File => Use::Data,
+                Inner::Name | Inner::Role => Use::Name,
+                Inner::Type => Use::Type,
+                Inner::Plain | Inner::IncludeUsage | Inner::Declared => Use::Text,
+            },
+            Field::Suffix | Field::Tools | Field::Declarations | Field::Priority | Field::Other => Use::Text,
+            _ => Use::Nothing,
+        }
+    }
+
+    pub(super) fn short_ended(&mut self) {
+        if self.field.is_limit() {
+            self.limits.set(self.field, self.short.whole_number());
+        } else {
+            self.switched(switch(self.short.bytes()));
+        }
+    }
+
+    fn switched(&mut self, on: Option<bool>) {
+        match self.field {
+            Field::Stream => self.facts.stream = on,
+            _ => self.facts.include_usage = on,
+        }
+    }
+
+    /// Blocks of Anthropic's messages say so what they are.
+    pub(super) fn type_ended(&mut self) {
+        let media = &mut self.facts.media;
+        match self.short.bytes() {
+            b"image" => media.images = media.images.saturating_add(1),
+            b"document" => media.files = media.files.saturating_add(1),
+            _ => {}
+        }
+        self.text.end_string();
+    }
+
+    pub(super) fn data_ended(&mut self) {
+        let data = self.data.take();
+        let features = data.own_features();
+        let gaps = features.blanks().saturating_add(features.count(Feature::Line));
+        if features.count(Feature::Foreign) > 0 || gaps.saturating_mul(BYTES_PER_GAP) > features.bytes() {
+            self.text.add(&data);
+        }
+    }
+
+    pub(super) fn literal_begins(&mut self, byte: u8) {
+        let is_token_id =
+            self.field == Field::Prompt && matches!(self.depth, 2 | 3) && !self.in_object() && !self.is_declaration();
+        if is_token_id && byte.is_ascii_digit() {
+            self.facts.token_ids = self.facts.token_ids.saturating_add(1);
+        }
+    }
+
+    pub(super) fn literal_ends(&mut self) {
+        match (self.field, self.depth) {
+            (field, 1) if field.is_limit() => self.limits.set(field, self.short.whole_number()),
+            (Field::Stream, 1) => self.switched(switch(self.short.bytes())),
+            (Field::StreamOptions, 2) if self.inner() == Inner::IncludeUsage => {
+                self.switched(switch(self.short.bytes()));
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_prompt(&mut self) {
+        self.prompts = self.prompts.saturating_add(1);
+        self.before = Prompt { text: self.text.clone(), token_ids: self.facts.token_ids };
+    }
+
+    pub(super) fn end_prompt(&mut self) {
+        let text = self.text.since(&self.before.text);
+        let token_ids = self.facts.token_ids.saturating_sub(self.before.token_ids);
+        let this = Prompt { text, token_ids };
+        if this.weight() > self.longest.weight() {
+            self.longest = this;
+        }
+    }
+}

@@ -1,0 +1,269 @@
+use super::text::Feature;
+use super::*;
+#[cfg(target_family = "wasm")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+mod reference;
+
+fn scan(body: &[u8]) -> Result<Facts, Broken> {
+    let mut scanner = Scanner::default();
+    scanner.feed(body);
+    scanner.finish().map(|()| scanner.facts())
+}
+
+fn facts(body: &str) -> Facts {
+    scan(body.as_bytes()).unwrap()
+}
+
+const CHAT: &str = r#" {"messages": [ {"role": "system", "content": "Be brief.\n"},
+    {"role": "user", "content": [{"type": "text", "text": "Caf\u00e9 42 \ud83d\ude00 世界"},
+      {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}]}],
+    "temperature": 0.5, "stop": ["\n\n", null], "max_tokens": 64, "n": 2, "stream": true,
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}], "model": "llama-3.3-70b"} "#;
+
+#[test]
+fn reads_a_chat_request_in_any_key_order() {
+    let facts = facts(CHAT);
+    assert_eq!(facts.model.as_deref(), Some("llama-3.3-70b"));
+    assert_eq!((facts.max_tokens, facts.sequences, facts.messages), (Some(64), 2, 2));
+    assert_eq!(facts.bytes, CHAT.len() as u64);
+    let count = |feature| facts.text.count(feature);
+    assert_eq!((count(Feature::Latin), count(Feature::Han), count(Feature::Emoji)), (1, 2, 1));
+    assert_eq!((count(Feature::Digit), count(Feature::Line)), (2, 1), "no data of the image, no role, no stop");
+    assert_eq!(facts.text.count(Feature::Word), 3 + 6, "Be brief Caf + the tools with their keys");
+}
+
+#[test]
+fn what_templates_may_render_counts_wherever_it_stands() {
+    let words = |body: &str| facts(body).text.count(Feature::Word);
+    let part = r#"{"text": "hi", "type": "text"}"#;
+    assert_eq!(words(&format!(r#"{{"messages": [{{"content": [{part}, "three bare words"]}}]}}"#)), 4);
+    assert_eq!(words(r#"{"chat_template_kwargs": {"context": "two words"}}"#), 2);
+    assert_eq!(words(r#"{"documents": [{"text": "a"}]}"#), 2, "with its keys");
+    assert_eq!(words(r#"{"user": "a b c", "stop": ["x"], "metadata": {"k": "v"}}"#), 0);
+}
+
+#[test]
+fn a_name_is_free_only_as_long_as_a_name() {
+    let words = |role: &str| {
+        facts(&format!(r#"{{"messages": [{{"role": "{role}", "content": "x"}}]}}"#)).text.count(Feature::Word)
+    };
+    assert_eq!((words("assistant"), words(&"a b ".repeat(100))), (1, 1 + 200 - 8));
+}
+
+#[test]
+fn the_longest_prompt_is_known_whatever_stands_beside_it() {
+    let longest = |body: &str| facts(body).longest_prompt.map(|longest| (longest.text.bytes(), longest.token_ids));
+    assert_eq!(longest(r#"{"prompt": "one"}"#), None);
+    assert_eq!(longest(r#"{"prompt": [[1, 2, 3], [4]]}"#), Some((0, 3)));
+    assert_eq!(longest(r#"{"input": ["a", "bcd", "ef"]}"#), Some((3, 0)));
+    let big = "word ".repeat(100);
+    let padded = format!(r#"{{"prompt": ["{big}"{}], "suffix": ["", ""]}}"#, r#", "a""#.repeat(200));
+    assert_eq!(longest(&padded), Some((500, 0)));
+    let twice = format!(r#"{{"prompt": ["a", "b"], "prompt": "{big}"}}"#);
+    assert_eq!((longest(&twice), facts(&twice).sequences), (None, 1), "the last counts");
+}
+
+#[test]
+fn messages_of_every_api_are_read() {
+    let anthropic = facts(
+        r#"{"model": "m", "system": [{"type": "text", "text": "brief"}], "max_tokens": 9, "tools": [{"name": "f", "input_schema": {}}],
+        "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}},
+          {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain words count"}},
+          {"type": "tool_result", "tool_use_id": "t1", "content": "done"}]}], "stream": true}"#,
+    );
+    assert_eq!((anthropic.messages, anthropic.tools, anthropic.stream), (1, 1, Some(true)));
+    assert_eq!(anthropic.media, Media { images: 1, recordings: 0, files: 1 });
+    let text = |facts: &Facts, more: u64| assert_eq!(facts.text.bytes(), more);
+    text(
+        &anthropic,
+        ("brief".len() + "plain words count".len() + "t1done".len() + r#"{"name":"f","input_schema":{}}"#.len()) as u64,
+    );
+    let responses = facts(
+        r#"{"input": [{"role": "user", "content": [{"type": "input_text", "text": "look"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA"}, {"type": "input_file", "file_data": "QUJD", "filename": "x"}]},
+        {"type": "function_call_output", "call_id": "c", "output": "4"}], "instructions": "be kind", "max_output_tokens": 7}"#,
+    );
+    assert_eq!((responses.messages, responses.max_tokens, responses.sequences), (2, Some(7), 1));
+    assert_eq!(responses.media, Media { images: 1, recordings: 0, files: 1 });
+    text(&responses, "lookxc4be kind".len() as u64);
+    let chat = facts(
+        r#"{"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "f-1"}}, {"type": "video_url", "video_url": {"url": "x"}}]}]}"#,
+    );
+    assert_eq!(chat.media, Media { images: 0, recordings: 1, files: 2 });
+    text(&chat, 0);
+    let embeddings = facts(r#"{"input": [[5, 6], [7]], "encoding_format": "float"}"#);
+    assert_eq!((embeddings.token_ids, embeddings.sequences), (3, 2));
+}
+
+#[test]
+fn switches_are_read_as_workers_read_them() {
+    let stream = |value: &str| facts(&format!(r#"{{"stream": {value}}}"#)).stream;
+    assert_eq!((stream("true"), stream("\"True\""), stream("1")), (Some(true), Some(true), Some(true)));
+    assert_eq!((stream("false"), stream("0"), stream("null"), stream("{}")), (Some(false), Some(false), None, None));
+    let usage = |options: &str| facts(&format!(r#"{{"stream_options": {options}}}"#)).include_usage;
+    assert_eq!((usage(r#"{"include_usage": true}"#), usage(r#"{"include_usage": false}"#)), (Some(true), Some(false)));
+    assert_eq!((usage(r#"{"x": {"include_usage": true}}"#), usage("{}"), usage("null")), (None, None, None));
+}
+
+#[test]
+fn chunk_borders_anywhere_change_nothing() {
+    let whole = facts(CHAT);
+    for border in 0..CHAT.len() {
+        let mut scanner = Scanner::default();
+        let (first, second) = CHAT.as_bytes().split_at(border);
+        scanner.feed(first);
+        scanner.feed(second);
+        assert_eq!(scanner.finish(), Ok(()), "border at {border}");
+        assert_eq!(scanner.facts(), whole, "border at {border}");
+    }
+    let mut scanner = Scanner::default();
+    CHAT.as_bytes().iter().for_each(|byte| scanner.feed(&[*byte]));
+    assert_eq!(scanner.facts(), whole);
+}
+
+#[test]
+fn prompts_are_text_a_list_or_token_ids() {
+    let read = |prompt: &str| facts(&format!(r#"{{"prompt": {prompt}, "best_of": 3}}"#));
+    let text = read(r#""two words""#);
+    assert_eq!((text.text.count(Feature::Word), text.sequences, text.token_ids), (2, 3, 0));
+    assert_eq!(read(r#"["a", "b"]"#).sequences, 6);
+    let ids = read("[1, 2, 30000]");
+    assert_eq!((ids.token_ids, ids.sequences), (3, 3));
+    let lists = read("[[1, 2], [3]]");
+    assert_eq!((lists.token_ids, lists.sequences), (3, 6));
+    assert_eq!(read("[]").token_ids, 0);
+}
+
+#[test]
+fn the_last_of_equal_keys_counts_and_escaped_keys_are_the_same_keys() {
+    let facts = facts(r#"{"model": "a", "max_tokens": 5, "mod\u0065l": "b", "max_tokens": 7, "model\u0000": "c"}"#);
+    assert_eq!((facts.model.as_deref(), facts.max_tokens), (Some("b"), Some(7)));
+    assert_eq!(scan(r#"{"model": "a", "model": null}"#.as_bytes()).unwrap().model, None);
+}
+
+#[test]
+fn a_key_with_half_a_character_is_another_key() {
+    for key in [r"model\ud83d", r"\ud83dmodel", r"mo\ude00del", r"model\ud83d\ud83d", r"model\ud83d\ude00"] {
+        assert_eq!(facts(&format!(r#"{{"model": "a", "{key}": "b"}}"#)).model.as_deref(), Some("a"), "{key}");
+    }
+    assert_eq!(facts(r#"{"\ud83d": 1, "mo\u0064el": "a"}"#).model.as_deref(), Some("a"), "the next is not touched");
+}
+
+#[test]
+fn model_names_are_decoded_and_bounded() {
+    assert_eq!(facts(r#"{"model": "\ud83d\ude00\/é"}"#).model.as_deref(), Some("😀/é"));
+    assert_eq!(facts(r#"{"model": "\ud83dx"}"#).model.as_deref(), Some("x"), "half a pair is dropped");
+    assert_eq!(facts(&format!(r#"{{"model": "{}"}}"#, "m".repeat(256))).model.map(|name| name.len()), Some(256));
+    assert_eq!(facts(&format!(r#"{{"model": "{}"}}"#, "m".repeat(257))).model, None);
+    assert_eq!(scan(b"{\"model\": \"\xff\xfe\"}").unwrap().model, None, "invalid UTF-8 names no model");
+}
+
+#[test]
+fn limits_are_counts_or_nothing() {
+    let limit = |number: &str| facts(&format!(r#"{{"max_tokens": {number}}}"#)).max_tokens;
+    assert_eq!((limit("16"), limit("16.0"), limit("1e3")), (Some(16), Some(16), Some(1_000)));
+    assert_eq!((limit("\"64\""), limit("\" 1_000\"")), (Some(64), Some(1_000)), "workers convert numbers in quotes");
+    assert_eq!((limit("18446744073709551615"), limit("1e300")), (Some(u64::MAX), Some(u64::MAX)));
+    let zeros = "0".repeat(50);
+    for none in
+        ["0", "1e999", "-1", "-1e999", "null", "true", "\"x\"", "{}", "NaN", &format!("-1.{zeros}"), &"x".repeat(41)]
+    {
+        assert_eq!(limit(none), None, "{none}");
+    }
+    // 5 to workers, and 5 answers if `n` says so.
+    for long in [format!("5.{zeros}"), format!("\"{zeros}5\""), format!("\"{}5\"", " ".repeat(50)), "9".repeat(400)] {
+        assert_eq!(limit(&long), Some(u64::MAX), "{long}");
+    }
+    assert_eq!(facts(r#"{"max_completion_tokens": 3, "max_tokens": 9}"#).max_tokens, Some(9), "whichever counts");
+    assert_eq!(facts(r#"{"n": 1e30, "prompt": ["a", "b"]}"#).sequences, u64::MAX, "nothing wraps");
+}
+
+#[test]
+fn only_the_top_level_is_read_for_limits_and_model() {
+    let facts = facts(r#"{"metadata": {"model": "no", "max_tokens": 9, "messages": [{}]}, "x": [{"n": 5}]}"#);
+    assert_eq!((facts.model, facts.max_tokens, facts.messages, facts.sequences), (None, None, 0, 1));
+}
+
+#[test]
+fn what_is_no_json_object_is_broken_where_it_breaks() {
+    let cases: [(&[u8], &str, u64); 14] = [
+        (b"", "ends too early", 0),
+        (b"[1]", "object was expected", 0),
+        (b"\xef\xbb\xbf{}", "object was expected", 0),
+        (b"{\"a\":1", "ends too early", 6),
+        (b"{\"a\":\"b", "ends too early", 7),
+        (b"{\"a\" 1}", "`:` was expected", 5),
+        (b"{\"a\":}", "a value was expected", 5),
+        (b"{\"a\":1,}", "a key was expected", 7),
+        (b"{\"a\":[1}", "brackets", 7),
+        (b"{\"a\":[1 2]}", "closing bracket", 8),
+        (b"{\"a\":\"\\x\"}", "unknown escape", 7),
+        (b"{\"a\":\"\\u12g4\"}", "hexadecimal", 10),
+        (b"{} {}", "follows", 3),
+        (b"{,}", "a key was expected", 1),
+    ];
+    for (body, what, at) in cases {
+        let broken = scan(body).unwrap_err();
+        assert!(broken.what.contains(what) && broken.at == at, "{:?}: {broken}", String::from_utf8_lossy(body));
+    }
+}
+
+#[test]
+fn nesting_is_read_to_a_depth_and_refused_beyond() {
+    let nested = |depth: usize| format!(r#"{{"a":{}1{}}}"#, "[".repeat(depth), "]".repeat(depth));
+    assert!(scan(nested(126).as_bytes()).is_ok());
+    assert!(scan(nested(127).as_bytes()).unwrap_err().what.contains("too deeply"));
+    assert!(scan("[{".repeat(100_000).as_bytes()).is_err());
+    let objects = format!(r#"{}1{}"#, r#"{"a":"#.repeat(127), "}".repeat(127));
+    assert!(scan(objects.as_bytes()).is_ok());
+}
+
+#[test]
+fn no_bytes_break_the_scanner() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let alphabet = b"{}[]\",:\\u0d8model\xff\xc3 1e-";
+    for _ in 0..20_000 {
+        let body: Vec<u8> = (0..rng.usize(..60)).map(|_| alphabet[rng.usize(..alphabet.len())]).collect();
+        let _ = scan(&body);
+    }
+}
+
+/// serde_json is the reference for what is well formed: everything it takes, the scanner takes, with the same fields.
+#[test]
+fn agrees_with_a_json_parser_on_mutated_requests() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    for _ in 0..20_000 {
+        let mut body = CHAT.as_bytes().to_vec();
+        for _ in 0..rng.usize(..3) {
+            let place = rng.usize(..body.len());
+            match rng.u8(..3) {
+                0 => drop(body.remove(place)),
+                1 => body[place] = rng.u8(32..127),
+                _ => body.insert(place, b"{}[]\",:\\"[rng.usize(..8)]),
+            }
+        }
+        let Ok(serde_json::Value::Object(reference)) = serde_json::from_slice(&body) else { continue };
+        let facts = scan(&body).unwrap_or_else(|broken| panic!("{broken}: {}", String::from_utf8_lossy(&body)));
+        assert_eq!(facts.model.as_deref(), reference.get("model").and_then(serde_json::Value::as_str));
+        let number = |value: &serde_json::Value| value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
+        let limit = reference.get("max_tokens").and_then(number).filter(|limit| *limit >= 1.0);
+        assert_eq!(facts.max_tokens, limit.map(|limit| limit as u64), "{}", String::from_utf8_lossy(&body));
+    }
+}
+
+/// Each of these was made to hide a long prompt where nothing was counted.
+#[test]
+fn what_tools_were_called_with_and_gave_back_counts_whatever_it_is_made_of() {
+    let text = |part: &str| facts(&format!(r#"{{"messages": [{{"role": "x", "content": [{part}]}}]}}"#)).text.bytes();
+    let (numbers, words) = ("12345,".repeat(1_000), "word ".repeat(1_000));
+    assert!(text(&format!(r#"{{"type": "tool_use", "input": {{"rows": [{numbers}0]}}}}"#)) > 6_000);
+    assert!(text(&format!(r#"{{"type": "tool_use", "input": {{"{words}": 1, "url": "{words}"}}}}"#)) > 10_000);
+    let output = format!(r#"{{"input": [{{"type": "function_call_output", "output": {{"data": "{words}"}}}}]}}"#);
+    assert!(facts(&output).text.bytes() > 5_000);
+    let document =
+        |data: &str| text(&format!(r#"{{"type": "document", "source": {{"type": "text", "data": "{data}"}}}}"#));
+    assert!(document(&"世界".repeat(1_000)) == 6_000 && document(&"12,5\\n".repeat(1_000)) == 5_000);
+    assert_eq!(document(&"QUJD+/==".repeat(1_000)), 0, "that is data");
+}

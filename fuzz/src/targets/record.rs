@@ -1,0 +1,191 @@
+//! Records of shared data, which another build or something else may have written.
+//!
+//! The first byte says of which kind the rest is to be read.
+//! - What is read is written and read again as the same, and written again as the same bytes.
+//! - Whatever numbers a record holds, everything that is asked of it or done to it has an answer.
+
+use std::sync::Arc;
+
+use admission_core::budget::{Rate, Rates};
+use admission_core::directory::Directory;
+use admission_core::estimate::{Batch, Experience, Family, Inputs};
+use admission_core::keys::Keys;
+use admission_core::ledger::{
+    Amount, Backlog, Blocked, Cost, Evictable, FlowKey, Head, LaneKey, Ledger, Report, TallyKey,
+};
+use admission_core::members::{Holder, Members, Observer};
+use admission_core::record::Record;
+use admission_core::store::{Store, Version};
+use admission_core::units::{Blocks, Millis, Time, Tokens};
+use admission_core::view::{ViewSummary, WorkerKey, Workers};
+use admission_core::vm::Note;
+use admission_core::{control, endpoint};
+
+use crate::store::Memory;
+
+/// See the head of this file.
+pub fn target(data: &[u8]) {
+    let Some((&kind, bytes)) = data.split_first() else { return };
+    match kind {
+        b'L' => stable::<Ledger>(bytes).into_iter().for_each(|ledger| use_ledger(&ledger)),
+        b'M' => stable::<Members>(bytes).into_iter().for_each(|members| use_members(&members)),
+        b'E' => stable::<Experience>(bytes).into_iter().for_each(|experience| use_experience(&experience)),
+        b'D' => drop(stable::<Directory>(bytes)),
+        b'W' => workers(bytes),
+        b'S' => summary(bytes),
+        b'N' => note(bytes),
+        b'V' => others(bytes),
+        _ => {}
+    }
+}
+
+fn stable<R: Record + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<R> {
+    let record = R::decode(bytes)?;
+    let written = record.encode();
+    let again = R::decode(&written).unwrap_or_else(|| panic!("{record:?} cannot be read back"));
+    assert_eq!(again, record);
+    assert_eq!(again.encode(), written, "{record:?}");
+    Some(record)
+}
+
+const LANE: LaneKey = LaneKey(7);
+const NOW: Time = Time(1 << 40);
+const MOST: Amount = Amount { requests: u64::MAX, tokens: Tokens(u64::MAX), blocks: Blocks(u64::MAX) };
+
+fn use_ledger(ledger: &Ledger) {
+    let mut members = Members::default();
+    let Some(holder) = members.join() else { return };
+    let lanes: Vec<LaneKey> = ledger.live(&members).map(|column| column.lane).chain([LANE]).collect();
+    let whole = ledger.held(&members);
+    for lane in &lanes {
+        let part = ledger.held_by(*lane, &members);
+        assert!(part.requests <= whole.requests && part.tokens <= whole.tokens && part.blocks <= whole.blocks);
+        let _ = ledger.time_to_start(*lane, (u64::MAX, u64::MAX), &members, NOW);
+        let _ = ledger.time_between_starts(*lane, &members, NOW);
+    }
+    for (key, requests) in ledger.tallies(&members) {
+        assert_eq!(ledger.tallied(key, &members), requests);
+    }
+    let heads: Vec<Head> = ledger.heads(&members).map(|(_, head)| *head).collect();
+    assert!(
+        ledger.marked((1, 1), NOW).count() <= 1 << 20 && ledger.asked_to_evict(&members) >= ledger.asked_of(holder)
+    );
+    let mut changed = ledger.clone();
+    change(&mut changed, &members, holder, &heads);
+    let again = Ledger::decode(&changed.encode()).unwrap_or_else(|| panic!("{changed:?} cannot be read back"));
+    assert_eq!(again, changed);
+}
+
+fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]) {
+    let before = ledger.admitted().requests;
+    ledger.admit(members, holder, LANE, MOST);
+    assert!(ledger.admitted().requests >= before && ledger.held_by(LANE, members) == MOST);
+    ledger.release(members, holder, LANE, MOST, Millis(u64::MAX));
+    let rate = |burst| Rate { amount: 3, period: Millis(60_000), burst, knob: Arc::from("x") };
+    let rates = Rates { requests: Some(rate(1)), tokens: Some(rate(u64::MAX)) };
+    ledger.spend(&rates, Cost { requests: u64::MAX, tokens: Tokens(1) }, NOW);
+    ledger.give_back(&rates, Cost { requests: 1, tokens: Tokens(u64::MAX) });
+    let (requests, tokens) = ledger.spent();
+    for (rate, spent) in [(&rates.requests, requests), (&rates.tokens, tokens)] {
+        let Some(rate) = rate else { continue };
+        let standing = rate.standing(spent, NOW);
+        assert!(standing.remaining <= standing.limit, "{standing:?}");
+        let _ = rate.allows(spent, u64::MAX, NOW);
+    }
+    ledger.tally(members, holder, TallyKey(1), u64::MAX);
+    assert_eq!(ledger.tallied(TallyKey(1), members), u64::MAX);
+    ledger.untally(members, holder, TallyKey(1), 1);
+    ledger.mark(WorkerKey(1), (1, 1), NOW);
+    assert!(ledger.marked((1, 1), NOW).any(|worker| worker == WorkerKey(1)));
+    let flow = FlowKey(1);
+    ledger.serve_flow(flow, u64::MAX, 0, Tokens(u64::MAX));
+    ledger.settle_flow(flow, 1, Tokens(u64::MAX), Tokens(1));
+    let _ = (ledger.start_tag(flow, 1), ledger.finish_tag(flow));
+    let backlog = Backlog { requests: u64::MAX, tokens: Tokens(u64::MAX), bytes: u64::MAX, oldest: NOW, aside: 1 };
+    ledger.publish(
+        members,
+        holder,
+        &Report { waiting: vec![(LANE, backlog); 2], heads: heads.to_vec(), for_a_class: true },
+    );
+    assert!(ledger.backlog(LANE, members).requests == u64::MAX && !ledger.nobody_waits());
+    for at in [NOW, Time(u64::MAX), NOW] {
+        ledger.note_start(members, LANE, LANE, u64::MAX, at);
+        let _ = ledger.time_to_start(LANE, (1, 1), members, at);
+    }
+    ledger.note_refusal((1, 1));
+    ledger.publish_blocked(members, holder, Some(Blocked { band: LANE, urgency: 1 }));
+    ledger.publish_evictable(members, holder, &[Evictable { lane: LANE, requests: u64::MAX, newest: NOW }; 2]);
+    ledger.ask_of(members, holder, u64::MAX);
+    assert_eq!((ledger.asked_of(holder), ledger.refused_under((1, 1))), (u64::MAX, true));
+}
+
+fn use_members(members: &Members) {
+    let mut changed = members.clone();
+    if let Some(holder) = changed.join() {
+        assert!(changed.counts(holder.epoch) && changed.beat(holder));
+    }
+    let mut observer = Observer::default();
+    let silent = (0..20).map(|_| observer.tick(members)).last().unwrap_or_default();
+    let mut fenced = members.clone();
+    fenced.fence(&silent);
+    assert!(fenced.iter().all(|member| !silent.contains(member)));
+    assert!(Members::decode(&changed.encode()).as_ref() == Some(&changed));
+}
+
+fn use_experience(experience: &Experience) {
+    let belief = experience.belief(Family::Generic.weights());
+    assert!((0.1..=2.0).contains(&belief.tolerance), "{belief:?}");
+    assert!(belief.weights.values().iter().all(|weight| weight.is_finite() && *weight >= 0.0), "{belief:?}");
+    let _ = belief.weights.tokens(&Inputs::of_text(&Default::default()));
+    for tenant in [0, 200] {
+        for share in [0.0, 0.5, 1.0] {
+            let _ = experience.quantile(tenant, share);
+        }
+    }
+    let mut changed = experience.clone();
+    changed.merge(&Batch::default());
+    assert_eq!(&changed, experience, "nothing was observed");
+}
+
+fn workers(bytes: &[u8]) {
+    let Some(workers) = Workers::decode(bytes) else { return };
+    assert_eq!(workers.encode(), bytes);
+    assert!(workers.list.iter().all(|worker| worker.live || !worker.free), "{workers:?}");
+    let choice = endpoint::choose(&workers, |_| 1, |_| false, Some(2));
+    if let endpoint::Choice::Chosen { first, second } = choice {
+        assert!(
+            first.free && second.is_none_or(|second| second.free && second.address != first.address),
+            "{workers:?}"
+        );
+    }
+}
+
+fn summary(bytes: &[u8]) {
+    let Some(summary) = ViewSummary::decode(bytes) else { return };
+    let written = summary.encode();
+    let again = ViewSummary::decode(&written).unwrap_or_else(|| panic!("{summary:?} cannot be read back"));
+    assert_eq!(again, summary);
+    assert_eq!(again.encode(), written, "{summary:?}");
+    let _ = (summary.freshness(NOW, Millis(1)), summary.kv.map(|kv| kv.used_share()));
+}
+
+fn note(bytes: &[u8]) {
+    if let Some(note) = Note::decode(bytes) {
+        assert_eq!(note.encode(), bytes);
+    }
+}
+
+/// Under every key whose record nobody else reads.
+fn others(bytes: &[u8]) {
+    let keys = Keys::new("n");
+    let store = Memory::default();
+    for key in [keys.asker(), keys.process(), keys.view()] {
+        assert!(store.write(&key, bytes, Version::Absent).is_ok());
+    }
+    let asks = control::pull::may_ask(&store, &keys, 3, NOW);
+    assert!(asks.is_err() || asks == Ok(true) || control::pull::may_ask(&store, &keys, 3, Time(u64::MAX)) == Ok(true));
+    let name = control::pull::process(&store, &keys, || (1, 2));
+    assert!(name.is_err() || name.as_ref().is_ok_and(|name| name.len() == 32), "{name:?}");
+    assert_eq!(control::pull::process(&store, &keys, || (3, 4)), name);
+    let _ = control::state(&store, &keys, NOW);
+}

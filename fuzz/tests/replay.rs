@@ -1,0 +1,75 @@
+//! Every target over its corpus, and over some thousand mutations of it by seed.
+//!
+//! An input on which a property does not hold is left under `target/fuzz/replay`; put into the target's corpus it is tried
+//! first.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+
+use fuzz::mutation::{mutate, words};
+use fuzz::{TARGETS, Target};
+
+/// Longer inputs are tried as they are, but not mutated: that would take long.
+const LONGEST: usize = 8_192;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// All inputs of a target, in the order of their names.
+fn inputs(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
+    let folders = target.folders().into_iter().map(|folder| root().join(folder));
+    let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    files.sort();
+    files
+}
+
+fn run(target: &Target, input: &[u8], from: &str) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(input))) {
+        let folder = root().join("target/fuzz/replay");
+        let file = folder.join(format!("{}-{:016x}", target.name, admission_core::hash::stable(input)));
+        let kept = fs::create_dir_all(folder).and_then(|()| fs::write(&file, input));
+        eprintln!("{}: a property does not hold of {from}, {}: {kept:?}", target.name, file.display());
+        resume_unwind(panic);
+    }
+}
+
+fn replay(name: &str) {
+    let target = TARGETS.iter().find(|target| target.name == name).unwrap();
+    let inputs = inputs(target);
+    assert!(inputs.len() >= 3, "{} inputs of {name}", inputs.len());
+    for (path, input) in &inputs {
+        run(target, input, &path.display().to_string());
+    }
+    let dictionary = fs::read_to_string(root().join(format!("fuzz/dictionaries/{name}.dict"))).unwrap();
+    let words = words(&dictionary);
+    let short: Vec<Vec<u8>> =
+        inputs.into_iter().map(|(_, input)| input).filter(|input| input.len() <= LONGEST).collect();
+    for seed in 0..target.mutations {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut input = short[random.usize(..short.len())].clone();
+        mutate(&mut random, &mut input, &words, &short);
+        run(target, &input, &format!("mutation {seed}"));
+    }
+}
+
+/// One test for each target, so that they run beside each other and each failure has its name.
+macro_rules! replays {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                replay(stringify!($name));
+            }
+        )*
+
+        #[test]
+        fn every_target_is_replayed() {
+            assert_eq!(TARGETS.map(|target| target.name), [$(stringify!($name)),*]);
+        }
+    };
+}
+
+replays! { scan rewrite headers route_metadata view record exposition configuration usage }

@@ -1,0 +1,125 @@
+//! What has happened, as far as the balance at the end needs to know.
+
+use std::time::Duration;
+
+use super::callers::Loss;
+use super::policy::Draw;
+use super::proxy::{Counted, SILENCE};
+
+/// After a change, until which the former state may still show: messages on their way, and a machine that is busy.
+pub const SLACK: Duration = Duration::from_secs(1);
+
+/// How long what a worker's trouble has piled up may be felt after it.
+const AFTERMATH: Duration = Duration::from_secs(4);
+
+/// Everything that has happened; all times count from the start.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    pub policies: Vec<Standing>,
+    pub incidents: Vec<Incident>,
+    /// In which proxy the filter's code was changed, and when.
+    pub swaps: Vec<(usize, Duration)>,
+    pub fences: Vec<Fence>,
+    /// One for each proxy, in order; all but the last have ended.
+    pub lives: Vec<Life>,
+}
+
+/// A policy in force.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    pub draw: Draw,
+    /// Nobody has followed it before.
+    pub written: Duration,
+    /// Everybody has followed it from then on.
+    pub sure: Duration,
+}
+
+/// When a VM that lives may have been taken for dead, because the machine did not let it run: what it held was void until it
+/// came back, and is held then whatever the caps say.
+#[derive(Clone, Copy, Debug)]
+pub struct Fence {
+    pub life: usize,
+    pub from: Duration,
+    pub until: Duration,
+}
+
+/// Something that may cost requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Incident {
+    pub kind: Kind,
+    /// In which proxy, but for a worker's.
+    pub life: usize,
+    pub from: Duration,
+    /// The largest there is while it lasts.
+    pub until: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// This worker is in trouble.
+    Worker(usize),
+    Trap,
+    Kill,
+}
+
+/// A proxy's.
+#[derive(Clone, Debug, Default)]
+pub struct Life {
+    pub counted: Counted,
+    /// It has ended with requests in it, so what it counted last is not known.
+    pub killed: bool,
+    /// Requests that made it trap.
+    pub traps: u64,
+    /// The last lines of its log.
+    pub log_end: String,
+}
+
+impl History {
+    /// Whether what VMs counted of a request may have gone with them before anybody looked.
+    pub fn blurs(&self, life: usize, sent: Duration, ended: Duration) -> bool {
+        let last_looks = SILENCE + AFTERMATH;
+        self.swaps.iter().any(|(in_life, at)| *in_life == life && *at <= ended && sent <= *at + last_looks)
+    }
+}
+
+impl Incident {
+    /// Whether a request that was lost so between two times was lost by it.
+    pub fn explains(&self, loss: Loss, life: usize, sent: Duration, ended: Duration) -> bool {
+        let (fits, after) = match self.kind {
+            // Those whose answer had not begun get 503 at their next event, or are ended when nothing has moved for long.
+            Kind::Trap => (
+                self.life == life && matches!(loss, Loss::NoAnswer | Loss::CutShort | Loss::Status(408 | 503 | 504)),
+                SILENCE + SLACK,
+            ),
+            Kind::Kill => {
+                (self.life == life && matches!(loss, Loss::NoConnection | Loss::NoAnswer | Loss::CutShort), SLACK)
+            }
+            Kind::Worker(_) => {
+                (matches!(loss, Loss::CutShort | Loss::Status(408 | 502 | 503 | 504)), SILENCE + AFTERMATH)
+            }
+        };
+        fits && self.from <= ended && sent <= self.until.saturating_add(after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incident_explains_what_it_can_cost_and_nothing_else() {
+        let second = Duration::from_secs;
+        let kill = Incident { kind: Kind::Kill, life: 1, from: second(10), until: second(12) };
+        assert!(kill.explains(Loss::NoAnswer, 1, second(9), second(10)));
+        assert!(!kill.explains(Loss::NoAnswer, 0, second(9), second(10)), "another proxy");
+        assert!(!kill.explains(Loss::Status(503), 1, second(9), second(10)), "who is gone answers nothing");
+        assert!(!kill.explains(Loss::NoAnswer, 1, second(7), second(9)), "before it");
+        assert!(!kill.explains(Loss::NoAnswer, 1, second(20), second(21)), "long after it");
+        let trouble = Incident { kind: Kind::Worker(2), ..kill };
+        assert!(trouble.explains(Loss::Status(504), 0, second(16), second(22)));
+        assert!(
+            !trouble.explains(Loss::NoAnswer, 0, second(11), second(11)),
+            "a worker does not break callers' connections"
+        );
+    }
+}
