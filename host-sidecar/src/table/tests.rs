@@ -6,6 +6,8 @@ use crate::discovery::{Condition, LookError};
 use crate::engines::Engine;
 use crate::reading::Limits;
 
+mod thresholds;
+
 const DOWN_AFTER: Duration = ms(2_000);
 const CONFIG: &str = r#"
 proxies: [{url: "http://p:1", token: t}]
@@ -471,36 +473,4 @@ fn a_restarted_proxy_loses_the_credit_of_the_one_before() {
     setting.scrape("a1:1", 1, ms(30));
     setting.scrape("a2:1", 1, ms(30));
     assert_eq!(setting.credit(0, ms(30)), 3);
-}
-
-#[test]
-fn thresholds_count_at_once_by_the_last_samples() {
-    let mut setting = setting();
-    setting.settle();
-    setting.scrape("a1:1", 50, ms(0));
-    let before = setting.table.revision().states;
-    let set = ThresholdRequest {
-        model: "model-a".into(),
-        active_decode_blocks_threshold: Some(0.4),
-        ..ThresholdRequest::default()
-    };
-    let now = setting.table.request_thresholds(&set, ms(1)).unwrap();
-    assert_eq!(now.thresholds.active_decode_blocks_threshold, Some(0.4));
-    assert!(setting.worker("a1:1", ms(1)).busy);
-    assert_eq!(setting.table.revision().states, before + 1);
-    let wrong = ThresholdRequest { active_decode_blocks_threshold: Some(2.0), ..set };
-    assert!(matches!(setting.table.request_thresholds(&wrong, ms(2)), Err(ThresholdError::OutOfRange(_))));
-    assert_eq!(setting.table.thresholds()[0], now, "a refused change leaves what stood");
-}
-
-#[test]
-fn an_unknown_model_may_be_read_but_not_set() {
-    let mut setting = setting();
-    let read = ThresholdRequest { model: "a".into(), ..ThresholdRequest::default() };
-    let standing = setting.table.request_thresholds(&read, ms(0)).unwrap();
-    assert_eq!(standing.thresholds, BusyThresholds::default());
-    let set = ThresholdRequest { active_prefill_tokens_threshold: Some(1), ..read };
-    assert_eq!(setting.table.request_thresholds(&set, ms(0)), Err(ThresholdError::UnknownModel("a".into())));
-    let named = setting.table.thresholds().into_iter().map(|row| row.model).collect::<Vec<_>>();
-    assert_eq!(named, ["model-a", "b"], "a pool without a model is known by its name");
 }
