@@ -402,8 +402,8 @@ impl Stage {
         let held = if held == 0 && !nothing_is_held(&page) { 1 } else { held };
         let (in_hand, vms, warm) = (self.proxy.in_hand().await?, self.proxy.vms().await?, self.warm()?);
         let rss_mib = (warm.bytes as f64 / MIB, self.proxy.envoy.resident_bytes()? as f64 / MIB);
-        // A VM that has trapped is kept until its thread has something to do for the filter again.
-        let more_vms = vms.saturating_sub(warm.vms + u64::from(THREADS));
+        // A VM that has trapped, and one of a build that has gone, is kept until its thread has something to do for the filter again.
+        let more_vms = vms.saturating_sub(warm.vms + 2 * u64::from(THREADS));
         Ok(Rest { held, waiting, in_hand, more_vms, rss_mib })
     }
 
