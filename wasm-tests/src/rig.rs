@@ -426,12 +426,12 @@ pub fn text_of(answer: &reqwest::Response, header: &str) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// Tries a condition until it holds; fails with its last explanation when patience ends.
-pub async fn eventually<F: Future<Output = Result<(), String>>>(what: &str, condition: impl Fn() -> F) {
+/// Tries a condition until it holds, and returns what it finds; fails with its last explanation when patience ends.
+pub async fn eventually<T, F: Future<Output = Result<T, String>>>(what: &str, condition: impl Fn() -> F) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match condition().await {
-            Ok(()) => return,
+            Ok(found) => return found,
             Err(last) if Instant::now() > deadline => panic!("{what}: not after {PATIENCE:?}; last: {last}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
