@@ -169,6 +169,8 @@ pub struct Vm {
     next_aside: Option<Rc<str>>,
     promises: BTreeMap<(Rc<str>, LaneKey), Promises>,
     wakes: Vec<Wake>,
+    /// Wake-ups that were for others, since the last start or poll.
+    passed_on: u32,
     /// Requests that may be evicted, by pool and lane, the newest last.
     evictable: BTreeMap<(Rc<str>, LaneKey), ByStart>,
     /// Requests that are to be evicted and have not ended yet.
@@ -201,6 +203,7 @@ impl Vm {
             next_aside: None,
             promises: BTreeMap::new(),
             wakes: Vec::new(),
+            passed_on: 0,
             evictable: BTreeMap::new(),
             evicting: BTreeSet::new(),
             evictions: Vec::new(),

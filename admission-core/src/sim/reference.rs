@@ -147,8 +147,12 @@ impl Reference {
 
     /// A VM falls silent, comes back, or is gone with all its requests.
     pub(super) fn health(&mut self, vm: usize, health: Health, now: Time) {
-        if health == Health::Dead {
+        // Who is silent declares nobody dead, and who comes back begins to watch.
+        let watched = now > self.void_by && self.health.contains(&Health::Able);
+        if health == Health::Dead || !watched {
             self.void_by = Time(now.0 + VOID_WITHIN_MS);
+        }
+        if health == Health::Dead {
             self.running.retain(|_, facts| facts.vm != vm);
             self.waiting.retain(|_, facts| facts.vm != vm);
         }

@@ -35,6 +35,9 @@ const AFTERMATH_MS: u64 = 2_500;
 /// Nobody waits or runs so much longer than the last request comes.
 const FOR_EVER_MS: u64 = 900_000;
 
+/// Far more than ever happens in one millisecond, unless messages breed messages.
+const MOST_IN_A_MS: u32 = 20_000;
+
 const REMEMBERED: usize = 60;
 
 /// After which the view of another sidecar may be replaced.
@@ -183,7 +186,12 @@ impl<'a> World<'a> {
     /// Lets everything happen until every request has ended, and the aftermath has passed.
     pub(super) fn play(mut self) -> Result<Figures, Box<Broken>> {
         let mut over: Option<Instant> = None;
+        let mut in_this_ms = 0;
         while let Some((at, event)) = self.agenda.next() {
+            in_this_ms = if at.ms() == self.now.ms() { in_this_ms + 1 } else { 0 };
+            if in_this_ms > MOST_IN_A_MS {
+                self.breaks("VMs wake one another without end".to_owned());
+            }
             self.now = at;
             if over.is_some_and(|over| at.ms_since(over) > AFTERMATH_MS) {
                 break;

@@ -16,6 +16,10 @@ use crate::units::{Millis, Time};
 /// Most waiters that start in one go; the rest are next.
 const MOST_STARTS: usize = 64;
 
+/// Wake-ups that a VM passes on between two polls while nothing starts in it. VMs that disagree on who comes first, as they do
+/// while they are held to different policies, pass one to and fro.
+const MOST_PASSED_ON: u32 = 16;
+
 /// Flows that one poll looks at in each queue.
 const FLOWS_LOOKED_AT: usize = 8;
 
@@ -79,6 +83,7 @@ impl Vm {
     /// [`super::POLL`] while somebody waits here.
     pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
         let mut progress = Progress { started: Vec::new(), refused: std::mem::take(&mut self.displaced) };
+        self.passed_on = 0;
         progress.refused.extend(self.expire(store, now));
         let aside = self.next_tenants_aside();
         self.ask_tenants(store, &aside, now);
@@ -158,15 +163,28 @@ impl Vm {
         while !stopped && round.progress.started.len() < MOST_STARTS {
             stopped = matches!(self.start_first(store, (key, &mut queue), &mut round, holder, now), Go::Stop);
         }
+        if !round.progress.started.is_empty() {
+            self.passed_on = 0;
+        }
         let full = !stopped;
         self.queues.insert(Rc::clone(key), queue);
         self.publish(store, key);
         if full {
             self.wakes.push(Wake::start(holder.slot, key));
         } else if pass_on {
-            self.wakes.extend(round.ahead.map(|ahead| Wake::start(ahead.slot, key)));
+            self.pass_on(round.ahead, key);
         }
         round.progress
+    }
+
+    /// Wakes the VM of whoever comes next.
+    fn pass_on(&mut self, ahead: Option<Holder>, key: &Rc<str>) {
+        if let Some(ahead) = ahead
+            && self.passed_on < MOST_PASSED_ON
+        {
+            self.passed_on += 1;
+            self.wakes.push(Wake::start(ahead.slot, key));
+        }
     }
 
     /// Starts the first that may, if the pool lets it.

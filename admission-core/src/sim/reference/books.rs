@@ -55,6 +55,11 @@ impl Books {
         }
     }
 
+    /// Whose record has this key.
+    pub(in crate::sim) fn tenant_of(&self, key: &str) -> Option<&'static str> {
+        self.tenants.iter().find(|(_, (own, _))| own == key).map(|(name, _)| *name)
+    }
+
     /// Who waits, by the books: for those who look into a run that went wrong.
     pub(in crate::sim) fn line(&self) -> Vec<String> {
         let members = &self.members.record;

@@ -51,8 +51,9 @@ impl Reference {
     }
 
     /// Of a tenant's waiters that are held up by its caps each VM names one, and all behind it step aside with it. They step
-    /// back when they are woken or with a poll, in one VM after the other, since those of one tenant keep their order; where
-    /// one of these VMs does not run, once it does or has been declared dead.
+    /// back when they are woken or with a poll, in one VM after the other, since those of one tenant keep their order: so a
+    /// lost wake-up holds up all VMs by one poll. Where one of these VMs does not run, they do once it does or has been
+    /// declared dead.
     fn is_back_in_line(&self, tenant: &str, now: Time) -> bool {
         let all_run = now > self.void_by && self.health.iter().all(|health| *health == Health::Able);
         let since = |at: &Time| now.since((*at).max(self.able_since)).0;
@@ -71,6 +72,11 @@ impl Reference {
         let held_up = tenants.into_iter().filter(|tenant| self.is_held_up(tenant, self.most_tokens(tenant), sight));
         let held_up: Vec<&'static str> = held_up.collect();
         self.held_up_at.extend(held_up.into_iter().map(|tenant| (tenant, now)));
+    }
+
+    /// A tenant's waiters, of which one would have started or stepped back into line, have to wait for polls again.
+    pub(in crate::sim) fn wake_lost(&mut self, tenant: &'static str, now: Time) {
+        self.held_up_at.insert(tenant, now);
     }
 
     fn goes_before(

@@ -9,7 +9,7 @@ use crate::sim::lies::happens;
 use crate::sim::proxy::{self, Call, Effect};
 use crate::sim::reference::{Change, Health};
 use crate::store::MAX_ATTEMPTS;
-use crate::vm::Wake;
+use crate::vm::{Note, Wake};
 
 /// A rival's call, that comes about in the middle of another's or after it.
 type Rival = Rc<RefCell<Option<(usize, Call)>>>;
@@ -226,6 +226,11 @@ impl World<'_> {
         }
         if self.rng.f64() < luck.wakes_lost {
             self.figures.wakes_lost += 1;
+            if let Note::Start(key) = &wake.note
+                && let Some(tenant) = self.books.tenant_of(key)
+            {
+                self.reference.wake_lost(tenant, self.time());
+            }
             return;
         }
         let late = self.rng.u64(luck.wake_us.0..=luck.wake_us.1);

@@ -139,3 +139,25 @@ fn nobody_is_evicted_for_one_that_has_left() {
     b.release(&*proxy.store, evicted[0], Usage::Refused, proxy.now);
     assert_eq!(proxy.carry(&mut [&mut a, &mut b])[0].1.ticket, high);
 }
+
+/// As between two threads of which one has the next policy already.
+#[test]
+fn vms_that_disagree_on_who_comes_first_do_not_wake_one_another_for_ever() {
+    let policy = |first: &str, second: &str| {
+        with(&json!({
+            "lanes": [{"name": first, "priority": 1, "queue": {}}, {"name": second, "queue": {}}],
+            "pools": [{"name": "p", "max_in_flight": 1}],
+        }))
+    };
+    let old = policy("left", "right");
+    let new = Proxy { policy: policy("right", "left").policy, ..old.clone() };
+    let (mut a, mut b) = (old.vm(), new.vm());
+    let lease = old.start(&mut a, "light", "left");
+    let first = old.wait(&mut a, "light", "right");
+    new.wait(&mut b, "light", "left");
+    old.end(&mut a, lease);
+    assert_eq!(old.carry(&mut [&mut a, &mut b]), [], "each lets the other go first");
+    a.renew(&*new.store, first, new.waiter("light", "right", 100), new.now);
+    let started = a.poll(&*new.store, new.now).started;
+    assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [first]);
+}
