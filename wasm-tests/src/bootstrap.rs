@@ -35,6 +35,8 @@ pub fn listener(name: &str, filters: &[Value], routes: &Value) -> Value {
                 "stat_prefix": name,
                 "stream_idle_timeout": "0s",
                 "use_remote_address": true,
+                // As where services inside are trusted by their addresses, which a caller can only claim to have.
+                "internal_address_config": {"cidr_ranges": [{"address_prefix": "10.0.0.0", "prefix_len": 8}]},
                 "http_protocol_options": {"enable_trailers": true},
                 "route_config": {"name": name, "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
                 "http_filters": filters,

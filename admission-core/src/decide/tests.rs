@@ -226,6 +226,7 @@ fn more_blocks_than_there_could_ever_be_are_oversize_once_read() {
         let known = Known { view: Some(&view), workers: None };
         decide(ask, rules, &picture.turn(), known, picture.held(), NOW).err().map(|refusal| refusal.reason)
     };
+    assert_eq!(decide(&ask(90 * 16, 0), 100), None, "as large as there is room for");
     let large = ask(91 * 16, 0);
     assert_eq!(decide(&large, 100), Some(Reason::Oversize));
     let guess = Ask { prompt_read: false, ..large };
@@ -352,6 +353,28 @@ fn advice_follows_the_measured_pace() {
 }
 
 #[test]
+fn advice_for_tokens_follows_how_many_average_requests_have_to_end() {
+    let mut picture = picture(r#""max_in_flight": 9"#);
+    let amount = Amount { requests: 1, tokens: Tokens(250), blocks: Blocks(16) };
+    for _ in 0..40 {
+        picture.tenant.charge(&picture.members, picture.holder, LANE, amount);
+        picture.tenant.release(&picture.members, picture.holder, LANE, amount, Millis(4_000));
+    }
+    for _ in 0..3 {
+        picture.tenant.charge(&picture.members, picture.holder, LANE, amount);
+    }
+    let pause = |tokens| match picture.decide(&ask(tokens, 0)).unwrap_err().retry {
+        Retry::After(pause) => pause.0,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        (pause(251), pause(500), pause(501), pause(750)),
+        (1_334, 1_334, 2_667, 2_667),
+        "4 s of three at a time"
+    );
+}
+
+#[test]
 fn a_lane_admits_while_saturation_is_below_its_ceiling() {
     let lanes = |lanes: &str| {
         let json = format!(r#"{{"lanes": [{lanes}], "pools": [{{"name": "p", "max_in_flight": 9}}]}}"#);
@@ -421,7 +444,12 @@ fn workers_that_have_just_refused_are_as_good_as_busy() {
     assert_eq!(picture.decide(&ask(1, 1)), Ok(()), "one of two");
     picture.pool.mark(WorkerKey::of("b"), (1, 1), NOW);
     assert_eq!(picture.refusal(&ask(1, 1)), (Reason::AllBusy, 2, 1));
+    let detail = |picture: &Picture| picture.decide(&ask(1, 1)).unwrap_err().detail;
+    assert!(matches!(detail(&picture), Detail::Fixed(why) if why.contains("refused")));
+    picture.view().free_workers = 0;
     picture.view().generation = 2;
+    assert_eq!(detail(&picture), Detail::None, "the view itself says that none is free");
+    picture.view().free_workers = 2;
     assert_eq!(picture.decide(&ask(1, 1)), Ok(()), "the next view knows better");
 }
 
@@ -443,4 +471,9 @@ fn a_steered_request_goes_to_the_freest_worker_below_its_cap() {
     assert_eq!(picture.refusal(&ask(1, 1)), (Reason::PoolRequests, 3, 2), "a has refused, b holds its cap, c is busy");
     picture.view().received = Time(0);
     assert_eq!(header(&picture), None, "of an old view no worker is chosen");
+}
+
+#[test]
+fn tenants_are_told_apart_in_line() {
+    assert_ne!(line::flow_of("sluice/1/tenant/acme"), line::flow_of("sluice/1/tenant/zeta"));
 }

@@ -71,6 +71,7 @@ fn survives_its_own_encoding_and_keeps_what_it_does_not_know() {
     let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true };
     ledger.publish(&members, b, &report);
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
+    ledger.note_start(&members, LaneKey(9), LANE, 78, Time(8));
     ledger.note_refusal((1, 2));
     ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, newest: Time(4) }]);
     ledger.ask_of(&members, a, 1);
@@ -140,4 +141,59 @@ fn a_lane_moves_as_fast_as_its_waiters_start() {
     ledger.publish(&members, a, &waits(1));
     let quiet = ledger.time_between_starts(LANE, &members, Time(last.0 + 60_000));
     assert!(is_steady(quiet), "who waits stands aside, so the pause says nothing");
+}
+
+#[test]
+fn a_lane_that_nobody_waits_for_between_two_starts_tells_nothing_of_its_pace() {
+    let (members, a, b) = two_members();
+    let waits = |lane, requests| {
+        let backlog = Backlog { requests, ..Backlog::default() };
+        Report { waiting: vec![(lane, backlog)], ..Report::default() }
+    };
+    let mut ledger = Ledger::default();
+    ledger.publish(&members, b, &waits(LaneKey(8), 1));
+    for step in 0..40 {
+        ledger.publish(&members, a, &waits(LANE, 1));
+        ledger.note_start(&members, LANE, LANE, 0, Time(step * 60_000));
+        ledger.publish(&members, a, &waits(LANE, 0));
+    }
+    assert_eq!(ledger.time_between_starts(LANE, &members, Time(40 * 60_000)), None, "who waited has gone");
+    for step in 0..40 {
+        ledger.note_start(&members, LANE, LANE, 0, Time(step * 60_000));
+    }
+    assert_eq!(ledger.time_between_starts(LANE, &members, Time(40 * 60_000)), None, "nobody waited");
+    for step in 0..40 {
+        ledger.publish(&members, a, &waits(LANE, 2));
+        ledger.note_start(&members, LANE, LANE, 0, Time(step * 250));
+        ledger.publish(&members, a, &waits(LANE, 1));
+    }
+    assert!(ledger.time_between_starts(LANE, &members, Time(10_000)).is_some(), "somebody always waited");
+}
+
+#[test]
+fn a_start_moves_the_virtual_time_of_its_band_alone_and_never_back() {
+    let (members, ..) = two_members();
+    let mut ledger = Ledger::default();
+    ledger.note_start(&members, LANE, LaneKey(8), 500, Time(1));
+    ledger.note_start(&members, LANE, LaneKey(8), 300, Time(2));
+    assert_eq!((ledger.virtual_time(LaneKey(8)), ledger.virtual_time(LANE)), (500, 0));
+}
+
+#[test]
+fn nothing_is_nothing_of_anything() {
+    let one = |requests, tokens, blocks| Amount { requests, tokens: Tokens(tokens), blocks: Blocks(blocks) };
+    assert!(Amount::default().is_zero());
+    assert!([one(1, 0, 0), one(0, 1, 0), one(0, 0, 1)].into_iter().all(|amount| !amount.is_zero()));
+    let aged = Backlog { requests: 5, oldest: Time(9), aside: 2, ..Backlog::default() };
+    assert_eq!(
+        (aged.in_line(), aged.plus(Backlog::default()).oldest, Backlog::default().plus(aged).oldest),
+        (3, Time(9), Time(9))
+    );
+}
+
+/// Processes of other builds may read the same records.
+#[test]
+fn keys_are_the_same_in_every_build() {
+    assert_eq!(LaneKey::of("standard"), LaneKey(4_173_471_718));
+    assert_eq!(FlowKey::of("sluice/1/pool/p", LaneKey(7)), FlowKey(690_944_813_348_641_447));
 }
