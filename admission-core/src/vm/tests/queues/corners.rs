@@ -161,3 +161,20 @@ fn vms_that_disagree_on_who_comes_first_do_not_wake_one_another_for_ever() {
     let started = a.poll(&*new.store, new.now).started;
     assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [first]);
 }
+
+#[test]
+fn of_a_tenant_held_up_in_two_vms_who_came_first_starts_first() {
+    let mut proxy = proxy(9);
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let own = proxy.start(&mut a, "one", "low");
+    let first = proxy.wait(&mut b, "one", "low");
+    proxy.later(10);
+    let second = proxy.wait(&mut a, "one", "low");
+    proxy.carry(&mut [&mut a, &mut b]);
+    proxy.end(&mut a, own);
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(1, first)]);
+    proxy.end(&mut b, started[0].1.admission.lease);
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, second)]);
+}
