@@ -443,19 +443,18 @@ fn reserve_lets_a_lower_lane_have_its_share() {
             {"name": "high", "queue": {"max_wait": "60s"}},
             {"name": "low", "reserve": 0.5, "queue": {"max_wait": "60s"}},
         ],
-        "pools": [{"name": "p", "max_in_flight": 2}],
+        "pools": [{"name": "p", "max_in_flight": 4}],
     }));
     let mut vm = proxy.vm();
-    let leases = [proxy.start(&mut vm, "light", "high"), proxy.start(&mut vm, "light", "high")];
+    let mut leases: Vec<LeaseId> = (0..4).map(|_| proxy.start(&mut vm, "light", "high")).collect();
     let high = proxy.wait(&mut vm, "light", "high");
     proxy.later(1);
-    let low = proxy.wait(&mut vm, "light", "low");
-    let next = |vm: &mut Vm, lease| {
-        proxy.end(vm, lease);
-        proxy.carry(&mut [vm])[0].1.ticket
+    let low = [(); 3].map(|()| proxy.wait(&mut vm, "light", "low"));
+    let mut next = || {
+        proxy.end(&mut vm, leases.pop().unwrap());
+        proxy.carry(&mut [&mut vm])[0].1.ticket
     };
-    assert_eq!(next(&mut vm, leases[0]), low, "it holds less than its half");
-    assert_eq!(next(&mut vm, leases[1]), high);
+    assert_eq!([next(), next(), next(), next()], [low[0], low[1], high, low[2]], "first until it holds its half");
 }
 
 fn push(proxy: &Proxy, generation: u64, workers: &[bool], saturation: f64) -> Vec<Wake> {
