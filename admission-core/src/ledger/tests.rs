@@ -195,5 +195,21 @@ fn nothing_is_nothing_of_anything() {
 #[test]
 fn keys_are_the_same_in_every_build() {
     assert_eq!(LaneKey::of("standard"), LaneKey(4_173_471_718));
-    assert_eq!(FlowKey::of("sluice/1/pool/p", LaneKey(7)), FlowKey(690_944_813_348_641_447));
+    assert_eq!(FlowKey::of("sluice/1/pool/p", LaneKey(u32::MAX)), FlowKey(690_944_812_306_965_855));
+}
+
+#[test]
+fn what_a_vm_could_evict_is_what_it_said_last() {
+    let (members, a, b) = two_members();
+    let mut ledger = Ledger::default();
+    let could = |requests| [Evictable { lane: LANE, requests, newest: Time(4) }];
+    ledger.publish_evictable(&members, b, &could(5));
+    ledger.publish_evictable(&members, a, &could(3));
+    ledger.publish_evictable(&members, a, &could(2));
+    let said: Vec<(Holder, u64)> = ledger.evictable(&members).map(|(holder, lane)| (holder, lane.requests)).collect();
+    assert_eq!(said, [(b, 5), (a, 2)]);
+    let before = ledger.clone();
+    ledger.ask_of(&members, a, 2);
+    ledger.ask_of(&members, a, 0);
+    assert_eq!(ledger, before, "who is asked for nothing leaves nothing behind");
 }
