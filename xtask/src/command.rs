@@ -25,10 +25,18 @@ pub fn unlocked_cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -
 /// # Errors
 /// When it cannot be started or does not succeed.
 pub fn run(command: &mut Command) -> Result<()> {
+    run_to(command, &[0])
+}
+
+/// The same where it may end with any of some statuses.
+///
+/// # Errors
+/// When it cannot be started or ends with another.
+pub fn run_to(command: &mut Command, statuses: &[i32]) -> Result<()> {
     let line = line(command);
     println!("    $ {line}");
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start `{line}`"))?;
-    if !status.success() {
+    if !status.code().is_some_and(|code| statuses.contains(&code)) {
         bail!("`{line}` ended with {status}");
     }
     Ok(())
