@@ -18,7 +18,7 @@ const MOST_STARTS: usize = 64;
 
 /// Wake-ups that a VM passes on between two polls while nothing starts in it. VMs that disagree on who comes first, as they do
 /// while they are held to different policies, pass one to and fro.
-const MOST_PASSED_ON: u32 = 16;
+const MOST_PASSED_ON: u32 = 32;
 
 /// Flows that one poll looks at in each queue.
 const FLOWS_LOOKED_AT: usize = 8;
