@@ -370,6 +370,20 @@ impl Rig {
         caller
     }
 
+    /// Sends a request that the worker takes and does not answer; it has it when this returns.
+    pub async fn hanging(&self, request: &[u8]) -> RawCaller {
+        let before = self.worker.stats().in_server;
+        self.worker.set_faults([Fault::Hang]);
+        let caller = RawCaller::send(self.address, request).await;
+        eventually("the worker has it", async || {
+            let inside = self.worker.stats().in_server;
+            (inside > before).then_some(()).ok_or(inside.to_string())
+        })
+        .await;
+        self.worker.set_faults([]);
+        caller
+    }
+
     /// Connections to the listener under test, by worker thread.
     pub async fn connections(&self) -> Vec<u64> {
         let mut connections = Vec::new();

@@ -33,17 +33,8 @@ fn refused(status: u16, reason: &str) -> (u16, String) {
 
 /// Has the worker hold this request until the caller is dropped.
 async fn hold(rig: &Rig, body: &Value) -> RawCaller {
-    let before = rig.worker.stats().in_server;
-    rig.worker.set_faults([Fault::Hang]);
     let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.to_string().as_bytes(), true);
-    let caller = RawCaller::send(rig.address, &request).await;
-    eventually("the worker has it", async || {
-        let inside = rig.worker.stats().in_server;
-        (inside > before).then_some(()).ok_or(inside.to_string())
-    })
-    .await;
-    rig.worker.set_faults([]);
-    caller
+    rig.hanging(&request).await
 }
 
 fn with_class(wait: Wait, class: Value) -> Setup {

@@ -232,8 +232,6 @@ async fn what_callers_send_and_get_is_in_no_output() {
 
 /// A request that the worker never answers, while it answers others.
 async fn hold(rig: &Rig, tenant: &str, lane: &str, body: &Value) -> RawCaller {
-    rig.worker.set_faults([Fault::Hang]);
-    let before = rig.worker.stats().in_server;
     let headers: [(&str, &[u8]); 4] = [
         ("x-tenant-id", tenant.as_bytes()),
         ("x-sluice-lane", lane.as_bytes()),
@@ -241,14 +239,7 @@ async fn hold(rig: &Rig, tenant: &str, lane: &str, body: &Value) -> RawCaller {
         ("connection", b"close"),
     ];
     let request = request_bytes(CHAT, &headers, body.to_string().as_bytes(), true);
-    let caller = RawCaller::send(rig.address, &request).await;
-    eventually("the worker has it", async || {
-        let inside = rig.worker.stats().in_server;
-        (inside > before).then_some(()).ok_or(inside.to_string())
-    })
-    .await;
-    rig.worker.set_faults([]);
-    caller
+    rig.hanging(&request).await
 }
 
 /// A panic's own message quotes what it failed on. What is written instead is enough to find the mistake.
