@@ -130,7 +130,7 @@ impl Labels {
         Self {
             pool: pool.cloned(),
             lane: Arc::clone(lane),
-            model: pool.map_or_else(|| NONE.to_owned(), |pool| pool.model_label(model)),
+            model: pool.map_or(NONE, |pool| pool.model_label(model)).to_owned(),
             endpoint,
         }
     }

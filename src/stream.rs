@@ -148,7 +148,7 @@ impl Stream {
         self.phase = if taking.intake.ended() {
             self.asked = taking.intake.asked();
             if let (Some(pool), Some(labels)) = (&self.pool, &mut self.admitted_as) {
-                labels.model = pool.model_label(taking.intake.model());
+                pool.model_label(taking.intake.model()).clone_into(&mut labels.model);
             }
             self.count_admission();
             Phase::Passing

@@ -1,7 +1,5 @@
 //! A refusal as an HTTP answer, in the error shape of the API that was called.
 
-use std::fmt::Write;
-
 use serde::Serialize;
 
 use crate::budget::Standing;
@@ -63,19 +61,33 @@ pub fn rate_limits(budgets: &Budgets) -> Vec<(&'static str, String)> {
     let (mut policy, mut state) = (String::with_capacity(64), String::with_capacity(64));
     for (fields, standing) in known {
         let Some(Standing { limit, remaining, reset, window }) = standing else { continue };
-        let comma = if policy.is_empty() { "" } else { ", " };
         headers.push((fields.limit, limit.to_string()));
         headers.push((fields.remaining, remaining.to_string()));
-        headers.push((fields.reset, format!("{}ms", reset.0)));
-        // Writing into text cannot fail.
-        let _ = write!(policy, "{comma}\"{}\";q={limit};w={}", fields.name, window.0.div_ceil(1_000));
-        let _ = write!(state, "{comma}\"{}\";r={remaining};t={}", fields.name, reset.0.div_ceil(1_000));
+        headers.push((fields.reset, reset.0.to_string() + "ms"));
+        push_item(&mut policy, fields.name, [(";q=", limit), (";w=", window.0.div_ceil(1_000))]);
+        push_item(&mut state, fields.name, [(";r=", remaining), (";t=", reset.0.div_ceil(1_000))]);
     }
     if !policy.is_empty() {
         headers.push(("ratelimit-policy", policy));
         headers.push(("ratelimit", state));
     }
     headers
+}
+
+/// Appends an item of a structured header, such as `"tokens";r=120;t=4`.
+fn push_item(list: &mut String, name: &str, parameters: [(&str, u64); 2]) {
+    list.push_str(if list.is_empty() { "\"" } else { ", \"" });
+    list.push_str(name);
+    list.push('"');
+    for (key, value) in parameters {
+        list.push_str(key);
+        push_number(list, value);
+    }
+}
+
+/// Appends a number. Formatting would cost several times as much, and every answer has a dozen of them.
+pub fn push_number(text: &mut String, number: u64) {
+    text.push_str(itoa::Buffer::new().format(number));
 }
 
 /// How a budget is named in OpenAI's headers and in the draft's.

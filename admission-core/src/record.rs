@@ -36,6 +36,8 @@ impl Sections {
 }
 
 /// Takes fixed-width little-endian numbers off a section.
+///
+/// The module is compiled for size, where each number would be a call; a record has so many that they are worth inlining.
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -53,6 +55,7 @@ impl<'a> Reader<'a> {
 
     /// Nothing is left.
     #[must_use]
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -65,25 +68,30 @@ impl<'a> Reader<'a> {
     }
 
     /// One byte; `None` past the end.
+    #[inline(always)]
     pub fn u8(&mut self) -> Option<u8> {
         self.take().map(u8::from_le_bytes)
     }
 
     /// Two bytes; `None` past the end.
+    #[inline(always)]
     pub fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_le_bytes)
     }
 
     /// Four bytes; `None` past the end.
+    #[inline(always)]
     pub fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
 
     /// Eight bytes; `None` past the end.
+    #[inline(always)]
     pub fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
 
+    #[inline(always)]
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -92,11 +100,19 @@ impl<'a> Reader<'a> {
 }
 
 /// Builds the bytes of a record.
-#[derive(Default)]
 pub struct Writer(Vec<u8>);
+
+impl Default for Writer {
+    /// With room for most records, so that few of them grow while they are written.
+    fn default() -> Self {
+        const ROOM: usize = 512;
+        Self(Vec::with_capacity(ROOM))
+    }
+}
 
 impl Writer {
     /// Appends a section; one that stays empty is left out.
+    #[inline(always)]
     pub fn section(&mut self, tag: u8, fill: impl FnOnce(&mut Self)) {
         let start = self.0.len();
         self.0.extend_from_slice(&[tag, 0, 0, 0, 0]);
@@ -116,16 +132,19 @@ impl Writer {
     }
 
     /// Two bytes.
+    #[inline(always)]
     pub fn u16(&mut self, value: u16) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
     /// Four bytes.
+    #[inline(always)]
     pub fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
     /// Eight bytes.
+    #[inline(always)]
     pub fn u64(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }

@@ -1,7 +1,6 @@
 //! The answer to a request that was admitted: what it costs, how long it takes, and who is told.
 
-use std::fmt::Write as _;
-
+use admission_core::answer::push_number;
 use admission_core::decide::Ask;
 use admission_core::estimate::Observed;
 use admission_core::units::{Millis, Time, Tokens};
@@ -65,11 +64,14 @@ impl Stream {
     /// The headers of an answer that its worker gives to an admitted request. One that is an error costs nothing, so it is not
     /// read, and one of no API that is known only where a budget hangs on it.
     pub(super) fn answer_begins(&mut self, headers: &mut Headers, now: Time) {
-        let worker = format!("worker;dur={}", now.since(self.answer.admitted).0);
-        let timing = match self.waited {
-            Some(waited) => format!("queue;dur={}, {worker}", waited.0),
-            None => worker,
-        };
+        let mut timing = String::with_capacity(48);
+        if let Some(waited) = self.waited {
+            timing.push_str("queue;dur=");
+            push_number(&mut timing, waited.0);
+            timing.push_str(", ");
+        }
+        timing.push_str("worker;dur=");
+        push_number(&mut timing, now.since(self.answer.admitted).0);
         headers.add("server-timing", timing);
         if self.failed || !(self.api.is_known() || self.spending.counts_tokens()) {
             return;
@@ -149,18 +151,17 @@ impl Stream {
         let mut summary = String::with_capacity(ROOM);
         let mut say = |name: &str, value: Option<u64>| {
             if let Some(value) = value {
-                let blank = if summary.is_empty() { "" } else { " " };
-                // Writing into text cannot fail.
-                let _ = write!(summary, "{blank}{name}={value}");
+                summary.push_str(name);
+                push_number(&mut summary, value);
             }
         };
         let reported = |of: fn(&Served) -> Option<Tokens>| served.and_then(of).map(|tokens| tokens.0);
-        say("estimated_prompt_tokens", Some(estimate.prompt.0));
-        say("estimated_output_tokens", Some(estimate.output.0));
-        say("prompt_tokens", reported(|served| served.prompt));
-        say("cached_tokens", reported(|served| served.prompt.map(|_| served.cached)));
-        say("output_tokens", reported(|served| served.output));
-        say("ttft_ms", self.answer.ttft().map(|ttft| ttft.0));
+        say("estimated_prompt_tokens=", Some(estimate.prompt.0));
+        say(" estimated_output_tokens=", Some(estimate.output.0));
+        say(" prompt_tokens=", reported(|served| served.prompt));
+        say(" cached_tokens=", reported(|served| served.prompt.map(|_| served.cached)));
+        say(" output_tokens=", reported(|served| served.output));
+        say(" ttft_ms=", self.answer.ttft().map(|ttft| ttft.0));
         if let Some(reader) = self.answer.reader.as_ref().filter(|reader| reader.form() != Form::Encoded) {
             summary.push_str(if reader.ended() { " complete=true" } else { " complete=false" });
         }

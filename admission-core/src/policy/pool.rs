@@ -101,11 +101,9 @@ pub struct Headroom {
     pub knob: Arc<str>,
 }
 
+/// The name of a model, or with a `*` behind it how names begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ModelPattern {
-    Exact(String),
-    Prefix(String),
-}
+pub(super) struct ModelPattern(String);
 
 /// Label of a model that fits no pattern.
 const OTHER: &str = "other";
@@ -133,14 +131,14 @@ impl Pool {
 
     /// A model by the pattern it fits, so that callers cannot invent labels.
     #[must_use]
-    pub fn model_label(&self, model: Option<&str>) -> String {
+    pub fn model_label(&self, model: Option<&str>) -> &str {
         match (self.models.as_slice(), model) {
-            ([], _) => ANY.to_owned(),
+            ([], _) => ANY,
             ([only], None) => only.text(),
-            (_, None) => UNREAD.to_owned(),
+            (_, None) => UNREAD,
             (models, Some(model)) => {
                 let best = models.iter().filter_map(|pattern| Some((pattern.strength(model)?, pattern)));
-                best.max_by_key(|(strength, _)| *strength).map_or_else(|| OTHER.to_owned(), |(_, best)| best.text())
+                best.max_by_key(|(strength, _)| *strength).map_or(OTHER, |(_, best)| best.text())
             }
         }
     }
@@ -210,23 +208,17 @@ fn strength(models: &[ModelPattern], model: &str) -> Option<usize> {
 
 impl ModelPattern {
     pub(super) fn parse(text: &str) -> Self {
-        match text.strip_suffix('*') {
-            Some(prefix) => Self::Prefix(prefix.to_owned()),
-            None => Self::Exact(text.to_owned()),
-        }
+        Self(text.to_owned())
     }
 
     pub(super) fn strength(&self, model: &str) -> Option<usize> {
-        match self {
-            Self::Exact(name) => (name == model).then_some(usize::MAX),
-            Self::Prefix(prefix) => model.starts_with(prefix.as_str()).then_some(prefix.len()),
+        match self.0.strip_suffix('*') {
+            Some(prefix) => model.starts_with(prefix).then_some(prefix.len()),
+            None => (self.0 == model).then_some(usize::MAX),
         }
     }
 
-    fn text(&self) -> String {
-        match self {
-            Self::Exact(name) => name.clone(),
-            Self::Prefix(prefix) => format!("{prefix}*"),
-        }
+    fn text(&self) -> &str {
+        &self.0
     }
 }

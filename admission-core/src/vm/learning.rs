@@ -49,8 +49,8 @@ pub struct Lesson<'a> {
 }
 
 impl Learning {
-    fn known(&mut self, store: &impl Store, keys: &Keys, (pool, pattern): Name, now: Time) -> &mut Known {
-        let known = self.0.entry((pool, pattern)).or_insert_with_key(|(pool, pattern)| Known {
+    fn known(&mut self, store: &impl Store, keys: &Keys, (pool, pattern): (&str, &str), now: Time) -> &mut Known {
+        let known = self.0.entry((pool.to_owned(), pattern.to_owned())).or_insert_with_key(|(pool, pattern)| Known {
             key: keys.model(pool, pattern),
             experience: Experience::default(),
             version: Version::Absent,
@@ -109,7 +109,7 @@ impl Vm {
         tenant_key: &str,
         now: Time,
     ) -> Estimator {
-        let name = (pool.name.clone(), pool.model_label(model));
+        let name = (pool.name.as_str(), pool.model_label(model));
         let known = self.learning.known(store, &self.keys, name, now);
         let learned = match pool.estimate.output {
             OutputEstimate::Learned => known.experience.quantile(slot_of(tenant_key), pool.estimate.quantile),
@@ -127,11 +127,11 @@ impl Vm {
         if pattern != unread {
             // Answers are expected of requests too whose model has not been read yet: of those all of the pool's count.
             let lengths = Observed { prompt: None, ..observed };
-            let known = self.learning.known(store, &self.keys, (pool.name.clone(), unread), now);
+            let known = self.learning.known(store, &self.keys, (&pool.name, unread), now);
             let belief = known.belief(pool, None);
             known.batch.observe(&lengths, &belief);
         }
-        let known = self.learning.known(store, &self.keys, (pool.name.clone(), pattern), now);
+        let known = self.learning.known(store, &self.keys, (&pool.name, pattern), now);
         let belief = known.belief(pool, model);
         known.batch.observe(&observed, &belief);
     }
