@@ -38,8 +38,13 @@ pub struct OfBody {
     pub added_ratio_floor: f64,
     /// The same of what the floor adds that has the body copied to itself.
     pub added_ratio_floor_reading: f64,
+    /// The same of what the floor adds that makes the calls which the filter makes.
+    pub added_ratio_floor_calls: f64,
     /// The same of what Envoy's own pair adds.
     pub added_ratio_native: f64,
+    /// What those calls alone add, in multiples of what the floor adds, and of what Envoy's own pair adds.
+    pub calls_added_ratio_floor: f64,
+    pub calls_added_ratio_native: f64,
     /// Two of them for the filter that holds headers and body.
     pub held_added_ratio_floor: f64,
     pub held_added_ratio_native: f64,
@@ -92,7 +97,10 @@ impl OfBody {
             bytes,
             added_ratio_floor: ratio(Variant::Sluice, Variant::Floor),
             added_ratio_floor_reading: ratio(Variant::Sluice, Variant::FloorReading),
+            added_ratio_floor_calls: ratio(Variant::Sluice, Variant::FloorCalls),
             added_ratio_native: ratio(Variant::Sluice, Variant::Native),
+            calls_added_ratio_floor: ratio(Variant::FloorCalls, Variant::Floor),
+            calls_added_ratio_native: ratio(Variant::FloorCalls, Variant::Native),
             held_added_ratio_floor: ratio(Variant::SluiceHeld, Variant::Floor),
             held_added_ratio_native: ratio(Variant::SluiceHeld, Variant::Native),
             variants,
@@ -124,6 +132,10 @@ impl OfBody {
         println!(
             "    sluice adds {:.2} x the floor{goal_floor}, {:.2} x the floor that reads, {:.3} x Envoy's own pair{goal_native}",
             self.added_ratio_floor, self.added_ratio_floor_reading, self.added_ratio_native
+        );
+        println!(
+            "    the calls alone add {:.2} x the floor, {:.3} x Envoy's own pair; sluice adds {:.2} x the calls",
+            self.calls_added_ratio_floor, self.calls_added_ratio_native, self.added_ratio_floor_calls
         );
     }
 }

@@ -120,14 +120,14 @@ impl Stage {
     /// # Errors
     /// Which has not.
     pub async fn check(&self) -> Result<()> {
-        let of_floors = |side: &&Side| matches!(side.variant, Variant::Floor | Variant::FloorReading);
+        let of_floors = |side: &&Side| side.variant.is_floor();
         let through_floors: u64 = self.sides.iter().filter(of_floors).map(|side| side.answered).sum();
         for side in &self.sides {
             let seen = match side.variant {
                 Variant::None => side.answered,
-                // The worker cannot tell the two apart.
-                Variant::Floor | Variant::FloorReading if self.upstream.marked() == through_floors => side.answered,
-                Variant::Floor | Variant::FloorReading => self.upstream.marked(),
+                // The worker cannot tell one floor from another.
+                floor if floor.is_floor() && self.upstream.marked() == through_floors => side.answered,
+                Variant::Floor | Variant::FloorReading | Variant::FloorCalls => self.upstream.marked(),
                 // The probe was read twice.
                 Variant::Native => {
                     side.envoy.stat("ai_protocol_manager.request_info.published").await?.saturating_sub(2)

@@ -33,6 +33,8 @@ pub enum Variant {
     Floor,
     /// The same, and has the body copied to itself.
     FloorReading,
+    /// That, and it makes the calls that the whole filter makes.
+    FloorCalls,
     /// Envoy's own reader of bodies and its rate limiter.
     Native,
     /// The whole filter, which decides at the headers and reads the body as it goes by.
@@ -45,10 +47,11 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::None,
         Self::Floor,
         Self::FloorReading,
+        Self::FloorCalls,
         Self::Native,
         Self::Sluice,
         Self::SluiceHeld,
@@ -56,8 +59,13 @@ impl Variant {
     ];
 
     /// Those that every body is sent through.
-    pub const COMPARED: [Self; 6] =
-        [Self::None, Self::Floor, Self::FloorReading, Self::Native, Self::Sluice, Self::SluiceHeld];
+    pub const COMPARED: [Self; 7] =
+        [Self::None, Self::Floor, Self::FloorReading, Self::FloorCalls, Self::Native, Self::Sluice, Self::SluiceHeld];
+
+    /// Its module is the floor's.
+    pub fn is_floor(self) -> bool {
+        matches!(self, Self::Floor | Self::FloorReading | Self::FloorCalls)
+    }
 
     /// As tables and figures name it.
     pub fn name(self) -> &'static str {
@@ -65,6 +73,7 @@ impl Variant {
             Self::None => "none",
             Self::Floor => "floor",
             Self::FloorReading => "floor_reading",
+            Self::FloorCalls => "floor_calls",
             Self::Native => "native",
             Self::Sluice => "sluice",
             Self::SluiceHeld => "sluice_held",
@@ -77,6 +86,7 @@ impl Variant {
             Self::None => Vec::new(),
             Self::Floor => vec![wasm("floor", &modules.floor, true, "")],
             Self::FloorReading => vec![wasm("floor", &modules.floor, true, "read")],
+            Self::FloorCalls => vec![wasm("floor", &modules.floor, true, "calls")],
             Self::Native => vec![protocol_manager(), local_ratelimit()],
             Self::Sluice | Self::SluiceManyTenants | Self::SluiceHeld => {
                 let held = self == Self::SluiceHeld;
