@@ -1,4 +1,4 @@
-//! Texts that are made up by seed: JSON, logs, base64. Those to fit to and those to test with have nothing in common but
+//! Texts that are made up by seed: JSON, logs, base64, and what no vocabulary knows. Those to fit to and those to test with have nothing in common but
 //! their kind.
 
 use base64::Engine as _;
@@ -37,7 +37,32 @@ pub fn texts(half: Half) -> Vec<Text> {
     let bytes: Vec<u8> = (0..9_000).map(|_| rng.u8(..)).collect();
     let lines = bytes.chunks(57).map(|chunk| STANDARD.encode(chunk) + "\n");
     texts.push(Text::new("base64", lines.collect()));
+    if half == Half::Test {
+        texts.push(Text::new("rare", lines_of(&mut rng, rare_letter)));
+        texts.push(Text::new("control", lines_of(&mut rng, control_character)));
+    }
     texts
+}
+
+fn lines_of(rng: &mut Rng, character: fn(&mut Rng) -> char) -> String {
+    let mut line = || (0..60).map(|_| character(rng)).chain(['\n']).collect::<String>();
+    (0..200).map(|_| line()).collect()
+}
+
+/// Of a script that vocabularies hardly know: Ethiopic, Cherokee, Canadian syllabics, runes, Yi.
+fn rare_letter(rng: &mut Rng) -> char {
+    let scripts = [
+        '\u{1200}'..='\u{1248}',
+        '\u{13a0}'..='\u{13f5}',
+        '\u{1401}'..='\u{166c}',
+        '\u{16a0}'..='\u{16ea}',
+        '\u{a000}'..='\u{a48c}',
+    ];
+    rng.choice(scripts).map_or(' ', |script| rng.char(script))
+}
+
+fn control_character(rng: &mut Rng) -> char {
+    char::from(rng.u8(1..9))
 }
 
 /// As one program or another writes JSON: tight, with blanks, or indented.

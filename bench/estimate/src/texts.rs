@@ -14,9 +14,9 @@ const BLOCK: usize = 700;
 pub const GATED: [&str; 5] = ["english", "code", "json", "chinese", "chat"];
 
 /// Kinds that figures are reported for.
-pub const REPORTED: [&str; 12] = [
-    "european", "russian", "arabic", "hindi", "japanese", "korean", "emoji", "logs", "base64", "short", LONG,
-    LONG_WHOLE,
+pub const REPORTED: [&str; 14] = [
+    "european", "russian", "arabic", "hindi", "japanese", "korean", "emoji", "logs", "base64", "rare", "control",
+    "short", LONG, LONG_WHOLE,
 ];
 
 /// Long chats, counted by samples as the filter does.
