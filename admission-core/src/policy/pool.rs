@@ -156,7 +156,7 @@ impl Pool {
             [only] => Some(only.text()),
             _ => None,
         };
-        let name = model.or(only.as_deref());
+        let name = model.or(only);
         self.estimate.family.or_else(|| name.map(Family::of_model)).unwrap_or(Family::Generic)
     }
 
