@@ -11,6 +11,7 @@ use host_sidecar::Sidecar;
 use host_sidecar::check::Totals;
 use host_sidecar::config::ConfigFile;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -58,12 +59,9 @@ enum LogFormat {
     Json,
 }
 
-// Scrapes wait for many and do a little for each: threads would cost more in hand-overs than they gain. Pushes have a
-// thread of their own.
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Command::Run { config, log_format } => run(&config, log_format).await.map(|()| ExitCode::SUCCESS),
+        Command::Run { config, log_format } => serve(&config, log_format).map(|()| ExitCode::SUCCESS),
         Command::Check { files } => check(&files),
         Command::Schema => print(&format!("{:#}\n", admission_core::config::schema())).map(|()| ExitCode::SUCCESS),
     };
@@ -74,6 +72,17 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Scrapes wait for many and do a little for each: threads would cost more in hand-overs than they gain. Pushes have a thread of
+/// their own.
+fn serve(path: &Path, format: LogFormat) -> Result<(), String> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    let done = runtime.block_on(run(path, format));
+    // A look at a file or at the GPUs may hang in the system for ever. Nobody waits for it.
+    runtime.shutdown_background();
+    done
 }
 
 async fn run(path: &Path, format: LogFormat) -> Result<(), String> {

@@ -96,7 +96,8 @@ struct Series {
 #[derive(Deserialize)]
 struct Point(#[expect(dead_code, reason = "its place has to be taken")] f64, String);
 
-/// The one number of an answer: a scalar, or the first sample of a vector.
+/// The one number of an answer: a scalar, or a vector of one sample. Of several samples nobody knows which is meant, and in what
+/// order they come.
 fn number(body: &[u8]) -> Result<f64, String> {
     let answer: Answer =
         serde_json::from_slice(body).map_err(|error| format!("its answer is none to a query: {error}"))?;
@@ -105,7 +106,11 @@ fn number(body: &[u8]) -> Result<f64, String> {
     }
     let Point(_, text) = match answer.data {
         Some(Data::Scalar(point)) => point,
-        Some(Data::Vector(series)) => series.into_iter().next().ok_or("the query has no sample")?.value,
+        Some(Data::Vector(series)) => match <[Series; 1]>::try_from(series) {
+            Ok([one]) => one.value,
+            Err(none) if none.is_empty() => return Err("the query has no sample".into()),
+            Err(many) => return Err(format!("the query has {} samples; aggregate them to one", many.len())),
+        },
         Some(Data::Other(_)) => return Err("the query is for neither a vector nor a scalar".into()),
         None => return Err("the answer holds no data".into()),
     };
@@ -136,9 +141,10 @@ mod tests {
     fn the_number_of_an_answer() {
         let of = |data: &str| number(format!(r#"{{"status":"success","data":{data}}}"#).as_bytes());
         assert_eq!(of(r#"{"resultType":"scalar","result":[1795187205.1,"0.25"]}"#), Ok(0.25));
-        let vector = r#"{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"0.5"]},{"metric":{},"value":[1,"1"]}]}"#;
-        assert_eq!(of(vector), Ok(0.5), "the first");
+        assert_eq!(of(r#"{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"0.5"]}]}"#), Ok(0.5));
+        let two = r#"{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"0.5"]},{"metric":{},"value":[1,"1"]}]}"#;
         for (data, says) in [
+            (two, "2 samples; aggregate"),
             (r#"{"resultType":"vector","result":[]}"#, "no sample"),
             (r#"{"resultType":"matrix","result":[]}"#, "neither"),
             (r#"{"resultType":"scalar","result":[1,"NaN"]}"#, "gives NaN"),

@@ -228,6 +228,28 @@ async fn the_command_serves_until_it_is_told_to_stop() {
 }
 
 #[tokio::test]
+async fn the_command_ends_while_a_file_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("workers.yaml");
+    // Whoever opens a pipe to read it waits until somebody writes.
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (mut child, _folder) = command(&format!(
+        "{{listen: '127.0.0.1:0', proxies: [{{url: 'http://127.0.0.1:9', token: t}}], \
+         pools: [{{name: p, discover: [{{file: {{path: '{}'}}}}]}}]}}",
+        pipe.display()
+    ));
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let threads = format!("/proc/{}/task", child.0.id());
+    // The second thread is that of the pushes.
+    let hangs = || (std::fs::read_dir(&threads).unwrap().count() > 2).then_some(());
+    until("a thread looks at the file", hangs).await;
+    assert!(Command::new("kill").arg(child.0.id().to_string()).status().unwrap().success());
+    let status = until("it has ended", || child.0.try_wait().unwrap()).await;
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test]
 async fn the_command_names_every_mistake_and_fails() {
     let (mut child, _folder) = command("{listen: here, proxies: [], pools: [{name: p, workers: ['127.0.0.1']}]}");
     let status = until("it has ended", || child.0.try_wait().unwrap()).await;

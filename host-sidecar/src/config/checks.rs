@@ -258,6 +258,7 @@ fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<P
         let (workers, discover) = members(errors, &path, raw.workers, raw.discover, &mut found);
         let urls = workers.iter().flat_map(|worker| worker.hardware_url.iter().chain([&worker.metrics_url]));
         let is_https = urls.into_iter().any(|url| url.starts_with("https:"));
+        let is_https = is_https || discover.iter().any(Source::may_take_tls);
         let tls = tls(errors, &join(&path, "tls"), raw.tls, is_https);
         let Some((name, model)) = name.zip(model) else { continue };
         pools.push(Pool {

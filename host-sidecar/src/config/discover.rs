@@ -96,13 +96,31 @@ pub enum Port {
 /// Where a worker's metrics page is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsPage {
+    /// How it is asked for.
+    pub scheme: Scheme,
     /// Begins with a slash; may have a query.
     pub path: String,
     /// The port on which the worker serves if not said.
     pub port: Option<u16>,
 }
 
+/// How a page is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    /// In the clear.
+    #[default]
+    Http,
+    /// Over TLS.
+    Https,
+}
+
 impl Source {
+    /// Whether a worker that it finds may have a metrics page at an `https://` URL: a file may name one itself.
+    pub fn may_take_tls(&self) -> bool {
+        self.metrics.scheme == Scheme::Https || matches!(self.origin, Origin::File(_))
+    }
+
     /// Names it in logs and metrics: short, and no two sources of a configuration have the same.
     pub fn name(&self) -> String {
         match &self.origin {
@@ -141,16 +159,20 @@ impl MetricsPage {
     /// Its URL on the worker that serves at `address`, which is `host:port`.
     pub fn url(&self, address: &str) -> String {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
         match self.port {
-            Some(port) => format!("http://{host}:{port}{}", self.path),
-            None => format!("http://{address}{}", self.path),
+            Some(port) => format!("{scheme}://{host}:{port}{}", self.path),
+            None => format!("{scheme}://{address}{}", self.path),
         }
     }
 }
 
 impl Default for MetricsPage {
     fn default() -> Self {
-        Self { path: "/metrics".into(), port: None }
+        Self { scheme: Scheme::default(), path: "/metrics".into(), port: None }
     }
 }
 
@@ -237,6 +259,7 @@ struct RawFile {
 
 #[derive(Debug, Default, Deserialize)]
 struct RawMetrics {
+    scheme: Option<Part<Scheme>>,
     path: Option<Part<String>>,
     port: Option<Part<u16>>,
     #[serde(flatten)]
@@ -269,7 +292,8 @@ fn metrics(errors: &mut Errors, path: &str, part: Option<Part<RawMetrics>>) -> M
     if !is_path {
         errors.add(at, format!("{page:?} must begin with / and hold neither spaces nor #"));
     }
-    MetricsPage { path: page, port: port(errors, &join(path, "port"), raw.port) }
+    let scheme = errors.take(&join(path, "scheme"), raw.scheme).unwrap_or_default();
+    MetricsPage { scheme, path: page, port: port(errors, &join(path, "port"), raw.port) }
 }
 
 fn port(errors: &mut Errors, path: &str, part: Option<Part<u16>>) -> Option<u16> {

@@ -32,12 +32,27 @@ fn a_name_is_enough_of_dns() {
 fn every_field_of_dns_is_read() {
     let source = source(
         "{dns: {name: _http._tcp.llm.svc., kind: srv, servers: ['10.0.0.2:53', '[fd00::2]:5353']}, role: decode,
-          metrics: {path: '/m?x=1', port: 9000}}",
+          metrics: {scheme: https, path: '/m?x=1', port: 9000}}",
     );
     let Origin::Dns(dns) = &source.origin else { panic!("{source:?}") };
     assert_eq!((dns.records, dns.servers[1].port()), (Records::Services, 5_353));
     assert_eq!((source.role, source.name().as_str()), (Role::Decode, "dns:_http._tcp.llm.svc."));
-    assert_eq!(source.metrics.url("[fd00::7]:8000"), "http://[fd00::7]:9000/m?x=1");
+    assert_eq!(source.metrics.url("[fd00::7]:8000"), "https://[fd00::7]:9000/m?x=1");
+}
+
+#[test]
+fn tls_is_for_pools_whose_workers_may_have_a_page_over_it() {
+    let pool = |source: &str| {
+        let text = format!(
+            "{{proxies: [{{url: 'http://127.0.0.1:1', token: t}}], pools: [{{name: m, tls: {{ca_file: /ca.pem}}, discover: [{source}]}}]}}"
+        );
+        Config::parse(&text).map(|config| config.pools[0].tls.ca_file.clone()).map_err(|errors| errors[0].to_string())
+    };
+    let trusted = Ok(Some("/ca.pem".into()));
+    assert_eq!(pool("{file: {path: /workers.yaml}}"), trusted, "its entries may say https");
+    assert_eq!(pool("{dns: {name: llm.svc, port: 8000}, metrics: {scheme: https}}"), trusted);
+    let refused = pool("{dns: {name: llm.svc, port: 8000}}").unwrap_err();
+    assert!(refused.contains("pools[0].tls: is only for a URL that begins with https://"), "{refused}");
 }
 
 #[cfg(feature = "kubernetes")]
