@@ -166,6 +166,13 @@ impl AnswerReader {
         }
     }
 
+    /// It tells of an error, and of neither output nor usage: its worker has served nothing.
+    #[must_use]
+    pub const fn failed(&self) -> bool {
+        let reported = self.document.reported();
+        self.document.said_error() && self.seen() == 0 && reported.prompt.is_none() && reported.output.is_none()
+    }
+
     /// What the answer has cost as far as it has come. A plain answer without a report, one that is encoded and a stream
     /// whose events are of no API that is known say nothing.
     #[must_use]

@@ -129,6 +129,7 @@ impl Stream {
     /// What the request has cost, by what has come of its answer.
     pub(super) fn usage(&self) -> Usage {
         match &self.answer.reader {
+            Some(reader) if reader.failed() => Usage::Nothing,
             Some(reader) => Usage::Served(reader.served()),
             None if self.failed => Usage::Nothing,
             None => Usage::AsEstimated,
@@ -138,9 +139,10 @@ impl Stream {
     /// The stream has ended, before its lease is given back: says what came of it.
     pub(super) fn answer_ends(&self) {
         let Some(estimate) = self.answer.estimate.filter(|_| self.lease.is_some()) else { return };
-        let served = self.answer.reader.as_ref().map(AnswerReader::served);
+        let reader = self.answer.reader.as_ref().filter(|reader| !reader.failed());
+        let served = reader.map(AnswerReader::served);
         host::set_filter_state(SUMMARY, &self.summary(&estimate, served.as_ref()));
-        let (Some(reader), Some(Served { prompt, output, .. })) = (&self.answer.reader, served) else { return };
+        let (Some(reader), Some(Served { prompt, output, .. })) = (reader, served) else { return };
         self.measure(&estimate, prompt, output);
         self.teach(estimate.output, prompt, output.filter(|_| reader.ended()));
     }

@@ -249,13 +249,18 @@ async fn errors_cost_nothing() {
     for (tenant, path) in (0..).map(tenant).zip(STREAMING) {
         assert_eq!(post(&rig, path, &tenant, &body(path, 10, true)).await.0, 503, "{path}");
     }
+    rig.worker.set_faults([Fault::ErrorInStream]);
+    for (tenant, path) in (6..).map(tenant).zip(STREAMING) {
+        let (status, answer) = post(&rig, path, &tenant, &body(path, 10, true)).await;
+        assert!(status == 200 && answer.contains("overloaded"), "{path}: {status} {answer}");
+    }
     rig.worker.set_faults([]);
     let mut wrong = body(MESSAGES, 10, true);
     wrong["max_tokens"] = json!(0);
     assert_eq!(post(&rig, MESSAGES, "tenant-4", &wrong).await.0, 400);
     let reset = post(&rig, "/resetting/v1/chat/completions", "tenant-5", &body(CHAT, 10, true)).await;
     assert_eq!(reset.0, 503);
-    for tenant in (0..6).map(tenant) {
+    for tenant in (0..10).map(tenant) {
         assert_eq!(budgets.spent(&tenant).await, 0, "{tenant}");
     }
     rig.nothing_trapped().await;

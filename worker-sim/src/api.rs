@@ -163,6 +163,9 @@ async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Respons
         return Err(Refusal::TooMany);
     }
     let job = Job::parse(api, body, &app.config)?;
+    if job.stream && app.has(Fault::ErrorInStream) {
+        return Ok(Refusal::Unavailable.in_stream(api));
+    }
     let mut ticket = app.hub.submit(&job.wishes).map_err(Refusal::NeverFits)?;
     let envelope = app.envelope(api);
     if job.stream {

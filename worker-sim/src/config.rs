@@ -94,6 +94,8 @@ pub enum Fault {
     NullsBetween,
     /// Engines take ten times as long for every step.
     Slow,
+    /// Streams are answered 200, and hold nothing but an error.
+    ErrorInStream,
     /// Streams break off after half of their tokens, other answers after half of their body.
     Truncate,
 }

@@ -5,11 +5,12 @@
 use super::counts::{Count, Counts, Reported};
 use super::{BYTES_PER_TOKEN, LONGEST_TOKEN, MOST_TOKENS};
 
+mod names;
+
+use names::{Key, Name, key_of};
+
 /// Deepest nesting read; a deeper document is not read on.
 const MAX_DEPTH: usize = 64;
-
-/// Longest name that is looked at, in bytes.
-const LONGEST_NAME: usize = 32;
 
 /// Reads one document after another, and keeps what they say together.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub(super) struct Document {
     tokens: u64,
     reported: Reported,
     said_end: bool,
+    /// One was of an error.
+    said_error: bool,
     /// Documents begun.
     documents: u64,
     /// One was of an API that is read.
@@ -83,35 +86,12 @@ impl Place {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Key {
-    Usage,
-    Choices,
-    Delta,
-    Kind,
-    Envelope,
-    Details,
-    /// Of output, in a choice and in a delta.
-    Text,
-    /// Of output in a delta.
-    Output,
-    Count(Count),
-    Other,
-}
-
 /// Whether a document's `choices` hold any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choices {
     Unknown,
     None,
     Some,
-}
-
-/// A name of at most so many bytes; a longer one is none that is known.
-#[derive(Clone, Copy, Debug, Default)]
-struct Name {
-    bytes: [u8; LONGEST_NAME],
-    length: usize,
 }
 
 impl Default for Document {
@@ -130,6 +110,7 @@ impl Default for Document {
             tokens: 0,
             reported: Reported::default(),
             said_end: false,
+            said_error: false,
             documents: 0,
             known: false,
             closed: false,
@@ -158,6 +139,11 @@ impl Document {
     /// A document was of the kind that ends a stream.
     pub(super) const fn said_end(&self) -> bool {
         self.said_end
+    }
+
+    /// A document holds an error, not merely room for one.
+    pub(super) const fn said_error(&self) -> bool {
+        self.said_error
     }
 
     /// A document was of an API that is read.
@@ -294,6 +280,7 @@ impl Document {
         if self.counted().is_some() {
             self.counts.disbelieve();
         }
+        self.said_error |= object && self.key == Key::Error && matches!(self.place(), Place::Root | Place::Envelope);
         let place = match (self.place(), self.key, object) {
             _ if self.depth == 0 && object => Place::Root,
             (Place::Root, Key::Choices, false) => Place::Choices,
@@ -450,44 +437,4 @@ const fn ends_run<const LINE: bool>(byte: u8) -> bool {
 
 const fn ends_word(byte: u8) -> bool {
     matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n' | b'"' | b'{' | b'[' | b':')
-}
-
-/// What a name means that is a key.
-fn key_of(name: &[u8]) -> Key {
-    match name {
-        b"usage" => Key::Usage,
-        b"choices" => Key::Choices,
-        b"delta" => Key::Delta,
-        b"type" => Key::Kind,
-        b"message" | b"response" => Key::Envelope,
-        b"prompt_tokens_details" | b"input_tokens_details" => Key::Details,
-        b"text" => Key::Text,
-        b"content" | b"reasoning_content" | b"reasoning" | b"refusal" | b"name" | b"arguments" | b"thinking"
-        | b"partial_json" => Key::Output,
-        b"prompt_tokens" => Key::Count(Count::Prompt),
-        b"input_tokens" => Key::Count(Count::Input),
-        b"completion_tokens" | b"output_tokens" => Key::Count(Count::Output),
-        b"cached_tokens" => Key::Count(Count::Cached),
-        b"cache_read_input_tokens" => Key::Count(Count::CacheRead),
-        b"cache_creation_input_tokens" => Key::Count(Count::CacheWritten),
-        _ => Key::Other,
-    }
-}
-
-impl Name {
-    fn push(&mut self, run: &[u8]) {
-        let end = self.length.saturating_add(run.len());
-        if let Some(room) = self.bytes.get_mut(self.length..end) {
-            room.copy_from_slice(run);
-        }
-        self.length = end;
-    }
-
-    fn known(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
-    }
-
-    fn ends_a_stream(&self) -> bool {
-        matches!(self.known(), b"message_stop" | b"response.completed" | b"response.incomplete" | b"response.failed")
-    }
 }

@@ -2,9 +2,10 @@
 
 use axum::Json;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::request::Api;
 use crate::engine::NeverFits;
@@ -28,11 +29,6 @@ pub(crate) enum Refusal {
     Unavailable,
     /// A limit in front of the server, such as that of a router.
     TooMany,
-}
-
-#[derive(Serialize)]
-struct Body {
-    error: Error,
 }
 
 #[derive(Serialize)]
@@ -94,16 +90,33 @@ impl Refusal {
         if api != Api::Messages {
             return self.into_response();
         }
+        (self.status().0, Json(self.body(api))).into_response()
+    }
+
+    /// The same as a stream that has begun well: of what fails once the headers have gone out.
+    pub(super) fn in_stream(&self, api: Api) -> Response {
+        let error = self.body(api);
+        let events = match api {
+            Api::Messages | Api::Responses => format!("event: error\ndata: {error}\n\n"),
+            Api::Chat | Api::Completions | Api::Embeddings => format!("data: {error}\n\ndata: [DONE]\n\n"),
+        };
+        ([(CONTENT_TYPE, "text/event-stream; charset=utf-8")], events).into_response()
+    }
+
+    fn body(&self, api: Api) -> Value {
         let (status, kind) = self.status();
-        let error = json!({"type": kind, "message": self.message()});
-        (status, Json(json!({"type": "error", "error": error}))).into_response()
+        match api {
+            Api::Messages => json!({"type": "error", "error": {"type": kind, "message": self.message()}}),
+            _ => {
+                let error = Error { message: self.message(), r#type: kind, param: self.param(), code: status.as_u16() };
+                json!({"error": error})
+            }
+        }
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let (status, kind) = self.status();
-        let error = Error { message: self.message(), r#type: kind, param: self.param(), code: status.as_u16() };
-        (status, Json(Body { error })).into_response()
+        (self.status().0, Json(self.body(Api::Chat))).into_response()
     }
 }

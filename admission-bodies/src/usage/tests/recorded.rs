@@ -127,6 +127,27 @@ fn a_response_reports_when_it_is_completed() {
 }
 
 #[test]
+fn a_stream_of_an_error_has_failed_unless_something_came_before() {
+    let failed = |answer: &str| {
+        let mut reader = AnswerReader::new(Form::Stream);
+        pieces(answer.as_bytes(), 3).for_each(|piece| reader.feed(piece));
+        reader.failed()
+    };
+    let error = "data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\ndata: [DONE]\n\n";
+    let typed = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n";
+    let response =
+        "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"server_error\"},\"usage\":null}}\n\n";
+    for alone in [error, typed, response] {
+        assert!(failed(alone), "{alone}");
+        assert!(!failed(&format!("{CHAT}{alone}")), "{alone} behind output");
+        assert!(!failed(&format!("{REPORT}{alone}")), "{alone} behind a report");
+    }
+    for none in [CHAT, RESPONSE, "data: {\"choices\":[],\"error\":null}\n\n", "data: {\"x\":{\"error\":{}}}\n\n", ""] {
+        assert!(!failed(none), "{none}");
+    }
+}
+
+#[test]
 fn lines_may_end_with_crlf_and_stand_among_comments() {
     let stream = format!(": a comment\n\n{CHAT}: another {{\n{REPORT}{DONE}");
     let expected = read(Form::Stream, &stream);
