@@ -25,9 +25,12 @@ const LEAST_TOKENS: u64 = 200;
 const SEED: u64 = 1_851;
 
 /// One block in three of the tested texts is learned from, and never tested with. Of other kinds nothing is learned.
+fn is_learned(kind: &str, at: usize) -> bool {
+    GATED.contains(&kind) && at.is_multiple_of(3)
+}
+
 fn side(text: &Text, learned: bool) -> Vec<&str> {
-    let gated = GATED.contains(&text.kind);
-    let blocks = text.blocks.iter().enumerate().filter(|(at, _)| (gated && at % 3 == 0) == learned);
+    let blocks = text.blocks.iter().enumerate().filter(|(at, _)| is_learned(text.kind, *at) == learned);
     blocks.map(|(_, block)| block.as_str()).collect()
 }
 
@@ -67,7 +70,7 @@ pub fn all(texts: &[Text], counters: &[Counter]) -> Result<Figures> {
 }
 
 fn learn(texts: &[Text], counter: &Counter, family: &Weights) -> Result<Weights> {
-    let pools = Pools::new(texts, |text| side(text, true));
+    let pools = Pools::new(texts, is_learned);
     let (mut rng, mut model) = (Rng::with_seed(SEED), Experience::default());
     let mut seen = 0;
     while seen < LEARNED {
@@ -84,7 +87,7 @@ fn learn(texts: &[Text], counter: &Counter, family: &Weights) -> Result<Weights>
 }
 
 fn test(texts: &[Text], counter: &Counter, kind: &str, [family, learned]: [&Weights; 2]) -> Result<Errors> {
-    let pools = Pools::new(texts, |text| side(text, false));
+    let pools = Pools::new(texts, |kind, at| !is_learned(kind, at));
     let (mut rng, mut errors, mut tries) = (Rng::with_seed(SEED + 1), Errors::default(), 0);
     let tested = if matches!(kind, LONG | LONG_WHOLE) { TESTED_LONG } else { TESTED };
     while errors.count() < tested && tries < TESTED * 10 {

@@ -128,19 +128,21 @@ pub struct Pools<'a> {
 }
 
 impl<'a> Pools<'a> {
-    /// From the blocks that `take` leaves of each text.
-    pub fn new(texts: &'a [Text], take: impl Fn(&'a Text) -> Vec<&'a str>) -> Self {
+    /// From the blocks, questions and lists that `takes` says yes to, by kind and place in the text.
+    pub fn new(texts: &'a [Text], takes: impl Fn(&str, usize) -> bool) -> Self {
         let mut pools = Self::default();
         for text in texts {
-            match text.kind {
-                "english" => pools.prose.extend(take(text)),
-                "code" => pools.code.extend(take(text)),
-                "json" => pools.json.extend(take(text)),
-                "chinese" => pools.chinese.extend(take(text)),
-                "chat" if text.whole().contains("---\n") => pools.lists.extend(text.whole().split("---\n")),
-                "chat" => pools.asks.extend(text.whole().lines()),
-                _ => {}
-            }
+            let blocks = || text.blocks.iter().map(String::as_str);
+            let (into, all): (_, Vec<&str>) = match text.kind {
+                "english" => (&mut pools.prose, blocks().collect()),
+                "code" => (&mut pools.code, blocks().collect()),
+                "json" => (&mut pools.json, blocks().collect()),
+                "chinese" => (&mut pools.chinese, blocks().collect()),
+                "chat" if text.whole().contains("---\n") => (&mut pools.lists, text.whole().split("---\n").collect()),
+                "chat" => (&mut pools.asks, text.whole().lines().collect()),
+                _ => continue,
+            };
+            into.extend(all.into_iter().enumerate().filter(|(at, _)| takes(text.kind, *at)).map(|(_, one)| one));
         }
         pools
     }
