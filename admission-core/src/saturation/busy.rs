@@ -9,9 +9,12 @@ use crate::view::RankReport;
 /// Taken for a worker that does not say how many tokens it batches at most: large enough that no share of it binds.
 pub const UNKNOWN_MAX_NUM_BATCHED_TOKENS: u64 = 10_000_000;
 
-/// The ranks of one worker that were busy when last looked at.
+/// The ranks of one worker that were busy when last looked at, by what they were busy by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Latch(BTreeSet<u32>);
+pub struct Latch {
+    kv: BTreeSet<u32>,
+    prefill: BTreeSet<u32>,
+}
 
 /// Above which a rank counts as busy; a threshold that is not set never binds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,7 +55,8 @@ impl BusyThresholds {
     }
 
     /// The same of a worker that has been looked at before: a rank that was busy stays so until all it is busy by have
-    /// fallen to `1 - hysteresis` of their thresholds, or below. `hysteresis` is 0 to 1.
+    /// fallen to `1 - hysteresis` of their thresholds, or below. What it was never busy by does not hold it. `hysteresis` is 0
+    /// to 1.
     pub fn latched(
         &self,
         latch: &mut Latch,
@@ -61,13 +65,15 @@ impl BusyThresholds {
         max_num_batched_tokens: Option<u64>,
     ) -> bool {
         let batched = max_num_batched_tokens.unwrap_or(UNKNOWN_MAX_NUM_BATCHED_TOKENS);
-        let is_busy = |rank: &&RankReport| {
-            let ease = if latch.0.contains(&rank.rank) { 1.0 - hysteresis } else { 1.0 };
-            self.kv_is_busy(rank, ease) || self.prefill_is_busy(rank, batched, ease)
+        let ease = |was_busy: bool| if was_busy { 1.0 - hysteresis } else { 1.0 };
+        let by_kv = |rank: &RankReport| self.kv_is_busy(rank, ease(latch.kv.contains(&rank.rank)));
+        let by_prefill =
+            |rank: &RankReport| self.prefill_is_busy(rank, batched, ease(latch.prefill.contains(&rank.rank)));
+        let all = !ranks.is_empty() && ranks.iter().all(|rank| by_kv(rank) || by_prefill(rank));
+        let which = |is_busy: &dyn Fn(&RankReport) -> bool| {
+            ranks.iter().filter(|rank| is_busy(rank)).map(|rank| rank.rank).collect()
         };
-        let busy: Vec<_> = ranks.iter().filter(is_busy).map(|rank| rank.rank).collect();
-        let all = !ranks.is_empty() && busy.len() == ranks.len();
-        latch.0 = busy.into_iter().collect();
+        *latch = Latch { kv: which(&by_kv), prefill: which(&by_prefill) };
         all
     }
 
@@ -150,7 +156,10 @@ mod tests {
         assert!(!look(72, 0) && !look(80, 0), "clear, and at the threshold again");
         assert!(look(0, 1_001) && look(0, 901));
         assert!(!look(0, 900));
-        assert!(look(81, 0) && look(0, 950), "either number keeps it busy");
+        assert!(look(81, 950), "by its blocks");
+        assert!(!look(0, 950), "what it was not busy by does not keep it busy");
+        assert!(look(81, 1_001) && look(73, 0) && look(73, 950), "one of two is enough");
+        assert!(!look(72, 950));
     }
 
     #[test]
