@@ -3,7 +3,7 @@
 use super::field::{Field, Inner, Limits};
 use super::literal::Buffer;
 use super::rewrite::Slots;
-use super::text::Text;
+use super::text::{Text, quote_or_backslash};
 use super::{Broken, FOLLOWED, Facts, Longest, MAX_DEPTH, TOO_DEEP};
 use crate::BYTES_PER_TOKEN;
 
@@ -38,6 +38,8 @@ pub struct Scanner {
     field: Field,
     /// The last key below the top level.
     inner: Inner,
+    /// What is being read is declared to the model as it stands.
+    declaration: bool,
     /// Depth of the container within a chat that is rendered as it stands; 0 outside any.
     declared_from: u32,
     /// What the string being read is for.
@@ -111,28 +113,19 @@ impl Scanner {
     /// Takes the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
-        while let Some((&byte, behind)) = rest.split_first() {
-            match self.state {
-                State::String(InString::Plain) => {
-                    let taken = self.plain(rest);
-                    self.advance(taken);
-                    rest = rest.get(taken..).unwrap_or_default();
+        while let Some(byte) = rest.first() {
+            let taken = match self.state {
+                State::String(InString::Plain) => self.plain(rest),
+                State::String(within) => {
+                    self.escaped(within, *byte);
+                    1
                 }
-                State::Literal => {
-                    let taken = self.literal(rest);
-                    self.advance(taken);
-                    rest = rest.get(taken..).unwrap_or_default();
-                }
-                State::Broken(_) => {
-                    self.advance(rest.len());
-                    return;
-                }
-                _ => {
-                    self.step(byte);
-                    self.advance(1);
-                    rest = behind;
-                }
-            }
+                State::Literal => self.literal(rest),
+                State::Broken(_) => rest.len(),
+                _ => self.between(*byte, rest),
+            };
+            self.advance(taken);
+            rest = rest.get(taken..).unwrap_or_default();
         }
     }
 
@@ -197,17 +190,46 @@ impl Scanner {
         self.facts.bytes = self.facts.bytes.saturating_add(bytes as u64);
     }
 
-    fn step(&mut self, byte: u8) {
-        if let State::String(within) = self.state {
-            return self.escaped(within, byte);
-        }
+    /// Takes what stands between strings and literals, and returns how much that is.
+    #[inline(always)]
+    fn between(&mut self, byte: u8, bytes: &[u8]) -> usize {
         if is_blank(byte) {
-            return;
+            return 1;
         }
-        let declared = self.is_declaration();
-        self.structure(byte);
-        if declared && self.is_declaration() {
-            self.text.add_bytes(&[byte]);
+        if self.declaration {
+            self.structure(byte);
+            if self.declaration {
+                self.text.add_bytes(&[byte]);
+            }
+            return 1;
+        }
+        match (self.state, byte) {
+            (State::Key { .. }, b'"') => return self.key(bytes),
+            (State::AfterValue, b',') => {
+                let object = self.in_object();
+                self.state = if object { State::Key { or_end: false } } else { State::Value { or_end: false } };
+            }
+            (State::Colon, b':') => self.state = State::Value { or_end: false },
+            _ => self.structure(byte),
+        }
+        1
+    }
+
+    /// Takes a key that nothing is declared by, and the colon behind it, as far as they are there.
+    fn key(&mut self, bytes: &[u8]) -> usize {
+        self.begin_key();
+        let content = bytes.get(1..).unwrap_or_default();
+        match quote_or_backslash(content) {
+            Some(end) if content.get(end) == Some(&b'"') => {
+                self.key_ended(content.get(..end).unwrap_or_default());
+                let behind = end.saturating_add(2);
+                if bytes.get(behind) != Some(&b':') {
+                    return behind;
+                }
+                self.state = State::Value { or_end: false };
+                behind.saturating_add(1)
+            }
+            _ => 1,
         }
     }
 
@@ -253,6 +275,7 @@ impl Scanner {
         if declares {
             self.declared_from = self.depth;
         }
+        self.see_declaration();
         self.opened(object);
         self.state = if object { State::Key { or_end: true } } else { State::Value { or_end: true } };
     }
@@ -264,6 +287,7 @@ impl Scanner {
         self.closes(object);
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
+        self.see_declaration();
         if self.depth == 0 {
             self.slots.object_ends(self.behind());
             self.state = State::Done;
@@ -324,7 +348,7 @@ impl Scanner {
         let end = bytes.iter().position(ends);
         let more = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
         self.short.extend(more);
-        if self.is_declaration() {
+        if self.declaration {
             self.text.add_bytes(more);
         }
         if end.is_some() {

@@ -5,7 +5,8 @@
 //! scaled to all that was passed over. In the rest only the end of the string is looked for.
 
 use super::Features;
-use super::block::{self, BLOCK};
+use super::block::BLOCK;
+use super::escape::{Fault, LONGEST_ESCAPE, behind_escape};
 
 /// Bytes of text that are counted before any are passed over: prompts of some thousand tokens.
 pub const COUNTED_WHOLE: u64 = 16 * 1_024;
@@ -16,9 +17,6 @@ const GROUP: u64 = 8;
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
 const GROUP_BYTES: u64 = GROUP * BLOCK_BYTES;
-
-/// Digits of an escape by number, its backslash and its letter.
-const LONGEST_ESCAPE: usize = 6;
 
 /// Text of a request, some of which may be known by samples only.
 #[derive(Clone, Debug, Default)]
@@ -50,27 +48,50 @@ impl Text {
         Self { seed, ..Self::default() }
     }
 
-    /// Counts the content of a JSON string as far as it can be read, as [`Features::add_json`] does. What is passed over is
-    /// read no further than that its end is found.
-    #[inline]
-    pub fn add_json(&mut self, bytes: &[u8]) -> usize {
-        let mut taken = 0_usize;
-        while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
-            let (zone, length) = self.zone();
-            let length = usize::try_from(length).unwrap_or(usize::MAX);
-            let part = rest.get(..length).unwrap_or(rest);
-            let read = match zone {
-                Zone::Whole => self.whole.add_json(part),
-                Zone::Sample => self.sample.add_json(part),
-                Zone::Passed => within_string(part),
-            };
-            self.advance(zone, read);
-            taken = taken.saturating_add(read);
-            if read < part.len() {
-                break;
-            }
+    /// Counts the content of a JSON string, or a part of it: the first `length` of these bytes, in which each escape is whole.
+    /// What is passed over is not looked at.
+    ///
+    /// # Errors
+    /// The first escape that is none.
+    pub fn add_json(&mut self, bytes: &[u8], length: usize) -> Result<(), Fault> {
+        let Some(seed) = self.seed else { return self.whole.add_json(bytes, length) };
+        let mut known = 0_usize;
+        let left = COUNTED_WHOLE.saturating_sub(self.at);
+        if left > 0 {
+            known = behind_escape(bytes, 0, usize::try_from(left).unwrap_or(usize::MAX).min(length)).min(length);
+            self.whole.add_json(bytes, known)?;
+            self.at = self.at.saturating_add(known as u64);
         }
-        taken
+        if known < length { self.add_samples(seed, bytes, known, length) } else { Ok(()) }
+    }
+
+    /// Counts what is in samples of the bytes from `known` to `end`.
+    fn add_samples(&mut self, seed: u64, bytes: &[u8], known: usize, end: usize) -> Result<(), Fault> {
+        let mut known = known;
+        let mut at = self.at.saturating_sub(COUNTED_WHOLE);
+        let mut group = at / GROUP_BYTES;
+        while known < end {
+            let begins = group.saturating_mul(GROUP_BYTES).saturating_add(sample_of(seed, group));
+            let before = begins.saturating_sub(at);
+            // An escape belongs where it begins.
+            let from = if before > 0 { behind(bytes, known, before, end) } else { known };
+            self.passed = self.passed.saturating_add(from.saturating_sub(known) as u64);
+            at = at.saturating_add(from.saturating_sub(known) as u64);
+            let ends = begins.saturating_add(BLOCK_BYTES);
+            let to = if ends > at { behind(bytes, from, ends.saturating_sub(at), end) } else { from };
+            let sampled = to.saturating_sub(from);
+            if sampled > 0 {
+                self.sample
+                    .add_json(bytes.get(from..).unwrap_or_default(), sampled)
+                    .map_err(|fault| fault.behind(from))?;
+            }
+            self.sampled = self.sampled.saturating_add(sampled as u64);
+            at = at.saturating_add(sampled as u64);
+            known = to;
+            group = group.saturating_add(1);
+        }
+        self.at = at.saturating_add(COUNTED_WHOLE);
+        Ok(())
     }
 
     /// Counts a character that was written as an escape of two bytes.
@@ -200,57 +221,9 @@ const fn mixed(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// How many bytes of a JSON string, which begin with no half of an escape, belong to it and end with none: up to the closing
-/// quote, or an escape of which a part is missing.
-fn within_string(bytes: &[u8]) -> usize {
-    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
-    let mut start = 0_usize;
-    for block in blocks {
-        if let Some(end) = closing(bytes, start, block::quotes(block)) {
-            return end;
-        }
-        start = start.saturating_add(BLOCK);
-    }
-    let end = match bytes.last_chunk::<BLOCK>() {
-        _ if rest.is_empty() => None,
-        // Of the last whole block a part has been looked at.
-        Some(block) => {
-            let seen = BLOCK.saturating_sub(rest.len());
-            closing(bytes, start.saturating_sub(seen), block::quotes(block) >> seen << seen)
-        }
-        None => closing(bytes, start, block::quotes(&block::padded(rest))),
-    };
-    end.unwrap_or_else(|| before_part_of_escape(bytes))
-}
-
-/// The first of some quotes that is not escaped.
+/// The place so many bytes behind `known`, or behind an escape that reaches beyond it; at most `end`.
 #[inline(always)]
-fn closing(bytes: &[u8], start: usize, mut quotes: u64) -> Option<usize> {
-    while quotes != 0 {
-        let place = start.saturating_add(quotes.trailing_zeros() as usize);
-        if !is_escaped(bytes, place) {
-            return Some(place);
-        }
-        quotes &= quotes.wrapping_sub(1);
-    }
-    None
-}
-
-/// Whether a backslash escapes the byte at a place.
-#[inline(always)]
-fn is_escaped(bytes: &[u8], place: usize) -> bool {
-    let before = bytes.get(..place).unwrap_or_default();
-    before.last() == Some(&b'\\') && before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
-}
-
-/// How many bytes stand before an escape at the end of which a part is missing; all where there is none.
-fn before_part_of_escape(bytes: &[u8]) -> usize {
-    let last = bytes.len().saturating_sub(LONGEST_ESCAPE.saturating_sub(1));
-    let length = |place: usize| if bytes.get(place.saturating_add(1)) == Some(&b'u') { LONGEST_ESCAPE } else { 2 };
-    let is_cut = |place: &usize| {
-        bytes.get(*place) == Some(&b'\\')
-            && place.saturating_add(length(*place)) > bytes.len()
-            && !is_escaped(bytes, *place)
-    };
-    (last..bytes.len()).find(is_cut).unwrap_or(bytes.len())
+fn behind(bytes: &[u8], known: usize, more: u64, end: usize) -> usize {
+    let place = known.saturating_add(usize::try_from(more).unwrap_or(usize::MAX));
+    if place >= end { end } else { behind_escape(bytes, known, place).min(end) }
 }
