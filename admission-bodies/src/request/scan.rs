@@ -112,21 +112,26 @@ impl Scanner {
 
     /// Takes the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        while let Some(byte) = rest.first() {
-            let taken = match self.state {
+        let before = self.facts.bytes;
+        let mut taken = 0_usize;
+        while let Some(rest) = bytes.get(taken..)
+            && let Some(byte) = rest.first()
+        {
+            // Where the scan stands is only written here: to count on from what was written would hold up each step.
+            self.facts.bytes = before.saturating_add(taken as u64);
+            let more = match self.state {
                 State::String(InString::Plain) => self.plain(rest),
                 State::String(within) => {
                     self.escaped(within, *byte);
                     1
                 }
                 State::Literal => self.literal(rest),
-                State::Broken(_) => rest.len(),
+                State::Broken(_) => break,
                 _ => self.between(*byte, rest),
             };
-            self.advance(taken);
-            rest = rest.get(taken..).unwrap_or_default();
+            taken = taken.saturating_add(more);
         }
+        self.facts.bytes = before.saturating_add(bytes.len() as u64);
     }
 
     /// Says that the body has ended.
@@ -186,10 +191,6 @@ impl Scanner {
         &self.slots
     }
 
-    fn advance(&mut self, bytes: usize) {
-        self.facts.bytes = self.facts.bytes.saturating_add(bytes as u64);
-    }
-
     /// Takes what stands between strings and literals, and returns how much that is.
     #[inline(always)]
     fn between(&mut self, byte: u8, bytes: &[u8]) -> usize {
@@ -205,10 +206,8 @@ impl Scanner {
         }
         match (self.state, byte) {
             (State::Key { .. }, b'"') => return self.key(bytes),
-            (State::AfterValue, b',') => {
-                let object = self.in_object();
-                self.state = if object { State::Key { or_end: false } } else { State::Value { or_end: false } };
-            }
+            (State::Value { .. }, b'"') => self.begin_string(byte),
+            (State::AfterValue, b',') => self.next(),
             (State::Colon, b':') => self.state = State::Value { or_end: false },
             _ => self.structure(byte),
         }
@@ -313,15 +312,13 @@ impl Scanner {
     }
 
     fn begin_value(&mut self, byte: u8) {
+        if byte == b'"' {
+            return self.begin_string(byte);
+        }
         self.value_begins(byte);
         match byte {
             b'{' => self.open(true),
             b'[' => self.open(false),
-            b'"' => {
-                self.short.clear();
-                self.string_begins();
-                self.state = State::String(InString::Plain);
-            }
             b',' | b':' | b'}' | b']' => self.fail("a value was expected"),
             _ => {
                 self.short.clear();
@@ -332,10 +329,22 @@ impl Scanner {
         }
     }
 
+    #[inline(always)]
+    fn begin_string(&mut self, quote: u8) {
+        self.value_begins(quote);
+        self.short.clear();
+        self.string_begins();
+        self.state = State::String(InString::Plain);
+    }
+
+    /// A comma has followed a value.
+    fn next(&mut self) {
+        self.state = if self.in_object() { State::Key { or_end: false } } else { State::Value { or_end: false } };
+    }
+
     fn after_value(&mut self, byte: u8) {
         match byte {
-            b',' if self.in_object() => self.state = State::Key { or_end: false },
-            b',' => self.state = State::Value { or_end: false },
+            b',' => self.next(),
             b'}' => self.close(true),
             b']' => self.close(false),
             _ => self.fail("`,` or a closing bracket was expected"),

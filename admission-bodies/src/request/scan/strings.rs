@@ -123,7 +123,9 @@ impl Scanner {
     fn name_bytes(&mut self, bytes: &[u8]) {
         let free = self.free_bytes.min(bytes.len());
         self.free_bytes = self.free_bytes.saturating_sub(free);
-        self.text.add_bytes(bytes.get(free..).unwrap_or_default());
+        if free < bytes.len() {
+            self.text.add_bytes(bytes.get(free..).unwrap_or_default());
+        }
     }
 
     fn model_bytes(&mut self, bytes: &[u8]) {

@@ -190,9 +190,13 @@ impl Features {
             // Both bytes of an escape are in one block.
             let cut = escapes.slash & (1_u64 << length.saturating_sub(1) | odd >> 1);
             length = length.min(cut.trailing_zeros() as usize);
-            escapes = escapes.first(length);
+            if length < BLOCK {
+                escapes = escapes.first(length);
+            }
         }
-        if length > 0 {
+        if length >= BLOCK {
+            self.add_block(block, BLOCK, &masks, escapes);
+        } else if length > 0 {
             self.add_block(block, length, &masks.first(length), escapes);
         }
         length
@@ -225,7 +229,7 @@ impl Features {
     fn add_byte(&mut self, byte: u8) {
         self.add_classes(&Classes::of_byte(byte), 1);
         if byte >= 0xc0 {
-            self.add_lead(byte);
+            self.add_packed(lead(byte));
         }
     }
 
@@ -235,12 +239,35 @@ impl Features {
         let inside = if masks.foreign == 0 { 0 } else { block::inside(block, masks.foreign) };
         let classes = Classes::of_block(masks, inside, length, escapes);
         self.add_classes(&classes, length);
-        let mut leads = classes.lead;
-        while leads != 0 {
-            let place = leads.trailing_zeros() as usize;
-            self.add_lead(block.get(place).copied().unwrap_or_default());
+        if classes.lead != 0 {
+            self.add_leads(block, classes.lead);
+        }
+    }
+
+    /// Counts characters beyond ASCII, by where in a block they begin.
+    #[inline(always)]
+    fn add_leads(&mut self, block: &[u8; BLOCK], mut leads: u64) {
+        let byte_of = |leads: u64| block.get(leads.trailing_zeros() as usize).copied().unwrap_or_default();
+        if leads == u64::MAX {
+            // One more than there is place for.
+            self.add_packed(lead(byte_of(leads)));
             leads &= leads.wrapping_sub(1);
         }
+        let mut sum = 0_u64;
+        while leads != 0 {
+            sum = sum.wrapping_add(lead(byte_of(leads)));
+            leads &= leads.wrapping_sub(1);
+        }
+        self.add_packed(sum);
+    }
+
+    /// Adds counts of characters beyond ASCII, packed as by [`lead`].
+    #[inline(always)]
+    fn add_packed(&mut self, packed: u64) {
+        let counts = self.counts.iter_mut().skip(FIRST_LEAD).take(LEAD_FEATURES);
+        counts.enumerate().for_each(|(place, count)| {
+            *count = count.wrapping_add(packed >> (LEAD_BITS * place as u32) & lowest(LEAD_BITS as usize));
+        });
     }
 
     /// Counts the features of `length` bytes and moves on behind them. Here and below sums wrap where they cannot: no body has
@@ -301,31 +328,39 @@ impl Features {
             inside: behind(inside, before.inside, length),
         };
     }
-
-    #[inline(always)]
-    fn add_lead(&mut self, byte: u8) {
-        let feature = LEADS.get(usize::from(byte & 0x3f)).copied().unwrap_or(Feature::Emoji);
-        if let Some(count) = self.counts.get_mut(feature as usize) {
-            *count = count.wrapping_add(1);
-        }
-        if byte == 0xe9
-            && let Some(count) = self.counts.get_mut(Feature::RareHan as usize)
-        {
-            *count = count.wrapping_add(1);
-        }
-    }
 }
 
+/// The features that tell characters beyond ASCII apart stand side by side, from this one on.
+const FIRST_LEAD: usize = Feature::Latin as usize;
+const LEAD_FEATURES: usize = Feature::Foreign as usize - FIRST_LEAD;
+
+/// Bits of a packed count.
+const LEAD_BITS: u32 = 6;
+
+const fn packed(feature: Feature) -> u64 {
+    1 << (LEAD_BITS * (feature as u32 - FIRST_LEAD as u32))
+}
+
+/// By the first byte of a character beyond ASCII, one for each of its features, each in a place of its own.
 #[allow(clippy::indexing_slicing, reason = "runs in the compiler")]
-const LEADS: [Feature; 64] = {
-    let mut leads = [Feature::Emoji; 64];
-    let mut byte = 0;
-    while byte < leads.len() {
-        leads[byte] = Feature::of_lead(0xc0 | byte as u8);
-        byte += 1;
+const LEADS: [u64; 64] = {
+    let mut leads = [0; 64];
+    let mut place = 0;
+    while place < leads.len() {
+        let byte = 0xc0 | place as u8;
+        leads[place] = packed(Feature::of_lead(byte));
+        if byte == 0xe9 {
+            leads[place] |= packed(Feature::RareHan);
+        }
+        place += 1;
     }
     leads
 };
+
+#[inline(always)]
+fn lead(byte: u8) -> u64 {
+    LEADS.get(usize::from(byte & 0x3f)).copied().unwrap_or_default()
+}
 
 const fn ones(mask: u64) -> u64 {
     mask.count_ones() as u64
