@@ -91,16 +91,25 @@ fn unescaped_quotes(block: &[u8; BLOCK], open: &mut u64) -> u64 {
 pub(super) fn behind_escape(bytes: &[u8], known: usize, place: usize) -> usize {
     let before = bytes.get(..place).and_then(<[u8]>::last_chunk::<8>);
     match before {
-        Some(before) if !has_backslash(u64::from_le_bytes(*before)) => place,
+        Some(before) if !may_end_in_escape(u64::from_le_bytes(*before)) => place,
         _ => behind_any_escape(bytes, known, place),
     }
 }
 
-/// Whether one of eight bytes is one.
-const fn has_backslash(bytes: u64) -> bool {
+/// Whether of eight bytes the last is a backslash, or one of the last five with the letter of an escape by number behind it.
+#[inline(always)]
+const fn may_end_in_escape(bytes: u64) -> bool {
+    let slash = equal(bytes, b'\\');
+    slash >> 63 != 0 || slash & equal(bytes, b'u') >> 8 & u64::MAX << 24 != 0
+}
+
+/// The upper bit of each of eight bytes that is this one.
+#[inline(always)]
+const fn equal(bytes: u64, byte: u8) -> u64 {
     const ONES: u64 = u64::MAX / 255;
-    let zero = bytes ^ (ONES * b'\\' as u64);
-    zero.wrapping_sub(ONES) & !zero & (ONES << 7) != 0
+    const LOWER: u64 = ONES * 0x7f;
+    let other = bytes ^ (ONES * byte as u64);
+    !((other & LOWER).wrapping_add(LOWER) | other | LOWER)
 }
 
 fn behind_any_escape(bytes: &[u8], known: usize, place: usize) -> usize {

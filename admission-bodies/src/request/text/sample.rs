@@ -3,6 +3,11 @@
 //! The text of a request, as it is written, is cut into groups of blocks. Of each group one block is counted; where it stands
 //! follows from a seed that callers cannot know, so nothing can be written where nobody looks. What the blocks say is
 //! scaled to all that was passed over. In the rest only the end of the string is looked for.
+//!
+//! How far an estimate is off depends on how many blocks are counted, so that the longer a text is the fewer of its blocks
+//! need to be: from some length on groups are larger.
+
+use std::ops::Range;
 
 use super::Features;
 use super::block::BLOCK;
@@ -11,12 +16,20 @@ use super::escape::{Fault, LONGEST_ESCAPE, behind_escape};
 /// Bytes of text that are counted before any are passed over: prompts of some thousand tokens.
 pub const COUNTED_WHOLE: u64 = 16 * 1_024;
 
-/// Blocks of which one is counted.
-const GROUP: u64 = 8;
-
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-const GROUP_BYTES: u64 = GROUP * BLOCK_BYTES;
+/// From where to where text is cut into groups of so many bytes.
+#[derive(Clone, Copy)]
+struct Stage {
+    begins: u64,
+    ends: u64,
+    group: u64,
+}
+
+const STAGES: [Stage; 2] = [
+    Stage { begins: COUNTED_WHOLE, ends: 64 * 1_024, group: 8 * BLOCK_BYTES },
+    Stage { begins: 64 * 1_024, ends: u64::MAX, group: 16 * BLOCK_BYTES },
+];
 
 /// Text of a request, some of which may be known by samples only.
 #[derive(Clone, Debug, Default)]
@@ -27,19 +40,17 @@ pub struct Text {
     at: u64,
     /// What was counted as a whole.
     whole: Features,
-    /// What was counted in samples.
-    sample: Features,
-    /// Bytes of samples and of what was passed over, as they are written.
-    sampled: u64,
-    passed: u64,
+    stages: [Sampled; STAGES.len()],
 }
 
-/// What is done with the next bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Zone {
-    Whole,
-    Sample,
-    Passed,
+/// Text of one stage.
+#[derive(Clone, Debug, Default)]
+struct Sampled {
+    /// What was counted in samples.
+    features: Features,
+    /// Bytes of samples and of what was passed over, as they are written.
+    counted: u64,
+    passed: u64,
 }
 
 impl Text {
@@ -49,48 +60,27 @@ impl Text {
     }
 
     /// Counts the content of a JSON string, or a part of it: the first `length` of these bytes, in which each escape is whole.
-    /// What is passed over is not looked at.
+    /// What is passed over is not looked at. How a body is cut into chunks changes nothing, since which bytes are counted
+    /// depends on nothing but the seed and how much stands before them.
     ///
     /// # Errors
     /// The first escape that is none.
     pub fn add_json(&mut self, bytes: &[u8], length: usize) -> Result<(), Fault> {
         let Some(seed) = self.seed else { return self.whole.add_json(bytes, length) };
         let mut known = 0_usize;
-        let left = COUNTED_WHOLE.saturating_sub(self.at);
-        if left > 0 {
-            known = behind_escape(bytes, 0, usize::try_from(left).unwrap_or(usize::MAX).min(length)).min(length);
+        if self.at < COUNTED_WHOLE {
+            known = behind(bytes, 0, moved(0, COUNTED_WHOLE.saturating_sub(self.at)), length);
             self.whole.add_json(bytes, known)?;
             self.at = self.at.saturating_add(known as u64);
         }
-        if known < length { self.add_samples(seed, bytes, known, length) } else { Ok(()) }
-    }
-
-    /// Counts what is in samples of the bytes from `known` to `end`.
-    fn add_samples(&mut self, seed: u64, bytes: &[u8], known: usize, end: usize) -> Result<(), Fault> {
-        let mut known = known;
-        let mut at = self.at.saturating_sub(COUNTED_WHOLE);
-        let mut group = at / GROUP_BYTES;
-        while known < end {
-            let begins = group.saturating_mul(GROUP_BYTES).saturating_add(sample_of(seed, group));
-            let before = begins.saturating_sub(at);
-            // An escape belongs where it begins.
-            let from = if before > 0 { behind(bytes, known, before, end) } else { known };
-            self.passed = self.passed.saturating_add(from.saturating_sub(known) as u64);
-            at = at.saturating_add(from.saturating_sub(known) as u64);
-            let ends = begins.saturating_add(BLOCK_BYTES);
-            let to = if ends > at { behind(bytes, from, ends.saturating_sub(at), end) } else { from };
-            let sampled = to.saturating_sub(from);
-            if sampled > 0 {
-                self.sample
-                    .add_json(bytes.get(from..).unwrap_or_default(), sampled)
-                    .map_err(|fault| fault.behind(from))?;
+        for (stage, sampled) in STAGES.iter().zip(&mut self.stages) {
+            if known < length && self.at < stage.ends {
+                let end = behind(bytes, known, moved(known, stage.ends.saturating_sub(self.at)), length);
+                sampled.add_json(stage, seed, self.at, bytes, known..end)?;
+                self.at = self.at.saturating_add(end.saturating_sub(known) as u64);
+                known = end;
             }
-            self.sampled = self.sampled.saturating_add(sampled as u64);
-            at = at.saturating_add(sampled as u64);
-            known = to;
-            group = group.saturating_add(1);
         }
-        self.at = at.saturating_add(COUNTED_WHOLE);
         Ok(())
     }
 
@@ -101,7 +91,7 @@ impl Text {
 
     /// Counts a character that was written as an escape by number.
     pub fn add_utf16(&mut self, unit: u16) {
-        self.add_escape(LONGEST_ESCAPE, |features| features.add_utf16(unit));
+        self.add_escape(LONGEST_ESCAPE as u64, |features| features.add_utf16(unit));
     }
 
     /// Counts bytes that stand in no string, or in one that is short: as a whole.
@@ -112,7 +102,7 @@ impl Text {
     /// Ends a string: nothing stands before the next one.
     pub fn end_string(&mut self) {
         self.whole.end_string();
-        self.sample.end_string();
+        self.stages.iter_mut().for_each(|stage| stage.features.end_string());
     }
 
     /// Takes the text out, and begins with none, which is sampled elsewhere.
@@ -125,28 +115,31 @@ impl Text {
     /// Adds other text.
     pub fn add(&mut self, other: &Self) {
         self.whole.add(&other.whole);
-        self.sample.add(&other.sample);
-        self.sampled = self.sampled.saturating_add(other.sampled);
-        self.passed = self.passed.saturating_add(other.passed);
+        for (stage, more) in self.stages.iter_mut().zip(&other.stages) {
+            stage.features.add(&more.features);
+            stage.counted = stage.counted.saturating_add(more.counted);
+            stage.passed = stage.passed.saturating_add(more.passed);
+        }
     }
 
     /// What has been added since it was `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        Self {
-            seed: self.seed,
-            at: 0,
-            whole: self.whole.since(&before.whole),
-            sample: self.sample.since(&before.sample),
-            sampled: self.sampled.saturating_sub(before.sampled),
-            passed: self.passed.saturating_sub(before.passed),
+        let mut more = Self { seed: self.seed, whole: self.whole.since(&before.whole), ..Self::default() };
+        for ((more, stage), before) in more.stages.iter_mut().zip(&self.stages).zip(&before.stages) {
+            more.features = stage.features.since(&before.features);
+            more.counted = stage.counted.saturating_sub(before.counted);
+            more.passed = stage.passed.saturating_sub(before.passed);
         }
+        more
     }
 
     /// Its bytes, of what was passed over as they are written.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.whole.bytes().saturating_add(self.sample.bytes()).saturating_add(self.passed)
+    pub fn bytes(&self) -> u64 {
+        self.stages.iter().fold(self.whole.bytes(), |bytes, stage| {
+            bytes.saturating_add(stage.features.bytes()).saturating_add(stage.passed)
+        })
     }
 
     /// What was counted, and for what was passed over what its samples say of it; where there are none, what `like` says, a
@@ -154,10 +147,13 @@ impl Text {
     #[must_use]
     pub fn features(&self, like: &Features) -> Features {
         let mut all = self.whole.clone();
-        all.add(&self.sample);
-        if self.passed > 0 {
-            let (like, of) = if self.sampled > 0 { (&self.sample, self.sampled) } else { (like, like.bytes()) };
-            all.add(&like.scaled(self.passed, of));
+        for stage in &self.stages {
+            all.add(&stage.features);
+            if stage.passed > 0 {
+                let (like, of) =
+                    if stage.counted > 0 { (&stage.features, stage.counted) } else { (like, like.bytes()) };
+                all.add(&like.scaled(stage.passed, of));
+            }
         }
         all
     }
@@ -168,50 +164,77 @@ impl Text {
         self.features(&self.whole)
     }
 
-    fn add_escape(&mut self, written: usize, add: impl FnOnce(&mut Features)) {
-        let (zone, _) = self.zone();
-        match zone {
-            Zone::Whole => add(&mut self.whole),
-            Zone::Sample => add(&mut self.sample),
-            Zone::Passed => {}
-        }
-        self.advance(zone, written);
-    }
-
-    fn advance(&mut self, zone: Zone, written: usize) {
-        let written = written as u64;
-        self.at = self.at.saturating_add(written);
-        match zone {
-            Zone::Whole => {}
-            Zone::Sample => self.sampled = self.sampled.saturating_add(written),
-            Zone::Passed => self.passed = self.passed.saturating_add(written),
-        }
-    }
-
-    /// What the next bytes are, and how many of them. It depends on nothing but the seed and how much stands before them, so
-    /// how a body is cut into chunks changes nothing.
-    fn zone(&self) -> (Zone, u64) {
-        let (Some(seed), Some(at)) = (self.seed, self.at.checked_sub(COUNTED_WHOLE)) else {
-            let left = if self.seed.is_some() { COUNTED_WHOLE.saturating_sub(self.at) } else { u64::MAX };
-            return (Zone::Whole, left);
+    fn add_escape(&mut self, written: u64, add: impl FnOnce(&mut Features)) {
+        let at = self.at;
+        self.at = at.saturating_add(written);
+        let mut stages = STAGES.iter().zip(&mut self.stages);
+        let stage = stages.find(|(stage, _)| (stage.begins..stage.ends).contains(&at));
+        let Some((seed, (stage, sampled))) = self.seed.zip(stage) else {
+            return add(&mut self.whole);
         };
-        let (group, within) = (at / GROUP_BYTES, at % GROUP_BYTES);
-        let begins = sample_of(seed, group);
-        let ends = begins.saturating_add(BLOCK_BYTES);
-        if within < begins {
-            (Zone::Passed, begins.saturating_sub(within))
-        } else if within < ends {
-            (Zone::Sample, ends.saturating_sub(within))
+        let sample = stage.sample(seed, at.saturating_sub(stage.begins) / stage.group);
+        if (sample..sample.saturating_add(BLOCK_BYTES)).contains(&at) {
+            add(&mut sampled.features);
+            sampled.counted = sampled.counted.saturating_add(written);
         } else {
-            let rest = GROUP_BYTES.saturating_sub(within);
-            (Zone::Passed, rest.saturating_add(sample_of(seed, group.saturating_add(1))))
+            sampled.passed = sampled.passed.saturating_add(written);
         }
     }
 }
 
-/// Where in a group its sample begins.
-const fn sample_of(seed: u64, group: u64) -> u64 {
-    mixed(seed.wrapping_add(group)) % GROUP * BLOCK_BYTES
+impl Stage {
+    /// Where in the text the sample of a group begins.
+    #[inline(always)]
+    const fn sample(&self, seed: u64, group: u64) -> u64 {
+        let begins = self.begins.wrapping_add(group.wrapping_mul(self.group));
+        begins.wrapping_add(mixed(seed.wrapping_add(begins)) % (self.group / BLOCK_BYTES) * BLOCK_BYTES)
+    }
+}
+
+impl Sampled {
+    /// Counts what is in samples of a part of some bytes, before which stand `at` bytes of text.
+    #[inline(always)]
+    fn add_json(&mut self, stage: &Stage, seed: u64, at: u64, bytes: &[u8], part: Range<usize>) -> Result<(), Fault> {
+        let place = |in_text: u64| moved(part.start, in_text.saturating_sub(at));
+        let ends = at.saturating_add(part.len() as u64);
+        let (mut known, mut counted) = (part.start, 0_usize);
+        let mut group = at.saturating_sub(stage.begins) / stage.group;
+        loop {
+            let sample = stage.sample(seed, group);
+            if sample >= ends {
+                break;
+            }
+            // An escape belongs where it begins.
+            let from = behind(bytes, known, place(sample), part.end);
+            known = behind(bytes, from, place(sample.saturating_add(BLOCK_BYTES)), part.end);
+            if from < known {
+                let rest = bytes.get(from..).unwrap_or_default();
+                self.features.add_json(rest, known.saturating_sub(from)).map_err(|fault| fault.behind(from))?;
+                counted = counted.saturating_add(known.saturating_sub(from));
+            }
+            group = group.saturating_add(1);
+        }
+        self.counted = self.counted.saturating_add(counted as u64);
+        self.passed = self.passed.saturating_add(part.len().saturating_sub(counted) as u64);
+        Ok(())
+    }
+}
+
+/// A place so many bytes further on.
+fn moved(place: usize, bytes: u64) -> usize {
+    place.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// A place, or where an escape ends that reaches beyond it; at most `end`. Nothing reaches beyond `known`.
+#[inline(always)]
+fn behind(bytes: &[u8], known: usize, place: usize, end: usize) -> usize {
+    if place >= end {
+        end
+    } else if place <= known {
+        known
+    } else {
+        behind_escape(bytes, known, place).min(end)
+    }
 }
 
 /// The finalizer of SplitMix64, from which nobody tells numbers that follow each other.
@@ -219,11 +242,4 @@ const fn mixed(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ number >> 31
-}
-
-/// The place so many bytes behind `known`, or behind an escape that reaches beyond it; at most `end`.
-#[inline(always)]
-fn behind(bytes: &[u8], known: usize, more: u64, end: usize) -> usize {
-    let place = known.saturating_add(usize::try_from(more).unwrap_or(usize::MAX));
-    if place >= end { end } else { behind_escape(bytes, known, place).min(end) }
 }
