@@ -208,6 +208,8 @@ impl Scanner {
             (State::Key { .. }, b'"') => return self.key(bytes),
             (State::Value { .. }, b'"') => self.begin_string(byte),
             (State::AfterValue, b',') => self.next(),
+            (State::AfterValue, b'}') => self.close(true),
+            (State::Value { .. }, b'{') => self.begin_value(byte),
             (State::Colon, b':') => self.state = State::Value { or_end: false },
             _ => self.structure(byte),
         }
@@ -216,8 +218,16 @@ impl Scanner {
 
     /// Takes a key that nothing is declared by, and the colon behind it, as far as they are there.
     fn key(&mut self, bytes: &[u8]) -> usize {
-        self.begin_key();
         let content = bytes.get(1..).unwrap_or_default();
+        if self.depth > 1
+            && self.field.is_chat()
+            && let Some((inner, length)) = Inner::usual(content)
+        {
+            self.inner = inner;
+            self.state = State::Value { or_end: false };
+            return length.saturating_add(1);
+        }
+        self.begin_key();
         match quote_or_backslash(content) {
             Some(end) if content.get(end) == Some(&b'"') => {
                 self.key_ended(content.get(..end).unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use super::{Scanner, State};
 use crate::request::MAX_MODEL_NAME;
-use crate::request::field::Field;
+use crate::request::field::{Field, usual_role};
 use crate::request::text::{NO_NUMBER, Plain, UNKNOWN, before_part_of_escape, closing, quote_or_backslash, unescaped};
 
 /// Where in a string the scan stands.
@@ -37,6 +37,12 @@ impl Scanner {
     pub(super) fn plain(&mut self, bytes: &[u8]) -> usize {
         if matches!(self.string, Use::Text | Use::Data) {
             return self.weighed(bytes);
+        }
+        if self.string == Use::Name
+            && let Some(length) = usual_role(bytes).filter(|length| *length <= self.free_bytes)
+        {
+            self.string_ended(length);
+            return length;
         }
         let end = quote_or_backslash(bytes);
         let content = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
@@ -203,6 +209,8 @@ impl Scanner {
             Use::Short => self.short_ended(),
             Use::Type => self.type_ended(),
             Use::Data => self.data_ended(),
+            // Of a name that is no longer than names are nothing was counted.
+            Use::Name if self.free_bytes > 0 => {}
             Use::Text | Use::Name if !self.declaration => self.text.end_string(),
             Use::Text | Use::Name | Use::Nothing => {}
         }

@@ -27,8 +27,8 @@ struct Stage {
 }
 
 const STAGES: [Stage; 2] = [
-    Stage { begins: COUNTED_WHOLE, ends: 64 * 1_024, group: 8 * BLOCK_BYTES },
-    Stage { begins: 64 * 1_024, ends: u64::MAX, group: 16 * BLOCK_BYTES },
+    Stage { begins: COUNTED_WHOLE, ends: 128 * 1_024, group: 8 * BLOCK_BYTES },
+    Stage { begins: 128 * 1_024, ends: u64::MAX, group: 16 * BLOCK_BYTES },
 ];
 
 /// Text of a request, some of which may be known by samples only.
@@ -102,7 +102,9 @@ impl Text {
     /// Ends a string: nothing stands before the next one.
     pub fn end_string(&mut self) {
         self.whole.end_string();
-        self.stages.iter_mut().for_each(|stage| stage.features.end_string());
+        if self.at > COUNTED_WHOLE {
+            self.stages.iter_mut().for_each(|stage| stage.features.end_string());
+        }
     }
 
     /// Takes the text out, and begins with none, which is sampled elsewhere.
@@ -148,7 +150,9 @@ impl Text {
     pub fn features(&self, like: &Features) -> Features {
         let mut all = self.whole.clone();
         for stage in &self.stages {
-            all.add(&stage.features);
+            if stage.counted > 0 {
+                all.add(&stage.features);
+            }
             if stage.passed > 0 {
                 let (like, of) =
                     if stage.counted > 0 { (&stage.features, stage.counted) } else { (like, like.bytes()) };
