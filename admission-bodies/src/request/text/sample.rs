@@ -17,18 +17,19 @@ use super::escape::{Fault, LONGEST_ESCAPE, behind_escape};
 pub const COUNTED_WHOLE: u64 = 16 * 1_024;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
+const BLOCK_BITS: u32 = BLOCK.trailing_zeros();
 
-/// From where to where text is cut into groups of so many bytes.
+/// From where to where text is cut into groups of so many blocks, as a power of two.
 #[derive(Clone, Copy)]
 struct Stage {
     begins: u64,
     ends: u64,
-    group: u64,
+    blocks: u32,
 }
 
 const STAGES: [Stage; 2] = [
-    Stage { begins: COUNTED_WHOLE, ends: 128 * 1_024, group: 8 * BLOCK_BYTES },
-    Stage { begins: 128 * 1_024, ends: u64::MAX, group: 16 * BLOCK_BYTES },
+    Stage { begins: COUNTED_WHOLE, ends: 128 * 1_024, blocks: 3 },
+    Stage { begins: 128 * 1_024, ends: u64::MAX, blocks: 4 },
 ];
 
 /// Text of a request, some of which may be known by samples only.
@@ -51,6 +52,8 @@ struct Sampled {
     /// Bytes of samples and of what was passed over, as they are written.
     counted: u64,
     passed: u64,
+    /// Where in the text the next sample begins, if that is not behind.
+    next: u64,
 }
 
 impl Text {
@@ -176,8 +179,8 @@ impl Text {
         let Some((seed, (stage, sampled))) = self.seed.zip(stage) else {
             return add(&mut self.whole);
         };
-        let sample = stage.sample(seed, at.saturating_sub(stage.begins) / stage.group);
-        if (sample..sample.saturating_add(BLOCK_BYTES)).contains(&at) {
+        sampled.next = stage.next(seed, at, sampled.next);
+        if sampled.next <= at {
             add(&mut sampled.features);
             sampled.counted = sampled.counted.saturating_add(written);
         } else {
@@ -190,8 +193,24 @@ impl Stage {
     /// Where in the text the sample of a group begins.
     #[inline(always)]
     const fn sample(&self, seed: u64, group: u64) -> u64 {
-        let begins = self.begins.wrapping_add(group.wrapping_mul(self.group));
-        begins.wrapping_add(mixed(seed.wrapping_add(begins)) % (self.group / BLOCK_BYTES) * BLOCK_BYTES)
+        let begins = self.begins.wrapping_add(group << self.blocks << BLOCK_BITS);
+        let place = mixed(seed.wrapping_add(begins)) & lowest(self.blocks);
+        begins.wrapping_add(place << BLOCK_BITS)
+    }
+
+    /// In which group something of the text stands.
+    #[inline(always)]
+    const fn group(&self, at: u64) -> u64 {
+        at.saturating_sub(self.begins) >> BLOCK_BITS >> self.blocks
+    }
+
+    /// Where the first sample begins that ends behind a place; `known` if that does.
+    #[inline(always)]
+    fn next(&self, seed: u64, at: u64, known: u64) -> u64 {
+        let ends_behind = |sample: &u64| sample.saturating_add(BLOCK_BYTES) > at;
+        let group = self.group(at);
+        let of_group = || Some(self.sample(seed, group)).filter(ends_behind);
+        Some(known).filter(ends_behind).or_else(of_group).unwrap_or_else(|| self.sample(seed, group.saturating_add(1)))
     }
 }
 
@@ -202,26 +221,34 @@ impl Sampled {
         let place = |in_text: u64| moved(part.start, in_text.saturating_sub(at));
         let ends = at.saturating_add(part.len() as u64);
         let (mut known, mut counted) = (part.start, 0_usize);
-        let mut group = at.saturating_sub(stage.begins) / stage.group;
-        loop {
-            let sample = stage.sample(seed, group);
-            if sample >= ends {
-                break;
-            }
+        let mut sample = stage.next(seed, at, self.next);
+        while sample < ends {
+            // Worked out before it is needed, while the sample is counted.
+            let following = stage.sample(seed, stage.group(sample).saturating_add(1));
+            let sample_ends = sample.saturating_add(BLOCK_BYTES);
             // An escape belongs where it begins.
             let from = behind(bytes, known, place(sample), part.end);
-            known = behind(bytes, from, place(sample.saturating_add(BLOCK_BYTES)), part.end);
+            known = behind(bytes, from, place(sample_ends), part.end);
             if from < known {
                 let rest = bytes.get(from..).unwrap_or_default();
                 self.features.add_json(rest, known.saturating_sub(from)).map_err(|fault| fault.behind(from))?;
                 counted = counted.saturating_add(known.saturating_sub(from));
             }
-            group = group.saturating_add(1);
+            if sample_ends > ends {
+                break;
+            }
+            sample = following;
         }
+        self.next = sample;
         self.counted = self.counted.saturating_add(counted as u64);
         self.passed = self.passed.saturating_add(part.len().saturating_sub(counted) as u64);
         Ok(())
     }
+}
+
+/// The lowest so many bits.
+const fn lowest(bits: u32) -> u64 {
+    (1_u64 << bits).wrapping_sub(1)
 }
 
 /// A place so many bytes further on.
@@ -242,6 +269,7 @@ fn behind(bytes: &[u8], known: usize, place: usize, end: usize) -> usize {
 }
 
 /// The finalizer of SplitMix64, from which nobody tells numbers that follow each other.
+#[inline(always)]
 const fn mixed(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
