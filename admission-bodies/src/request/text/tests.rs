@@ -129,3 +129,20 @@ fn blocks_count_what_single_characters_count() {
         assert_eq!(counted, plain, "{text:?}");
     }
 }
+
+/// Bytes that are no text, many of which begin a character.
+#[test]
+fn blocks_count_what_single_bytes_count_whatever_they_are() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    for round in 0..2_000 {
+        let bytes: Vec<u8> = match round % 3 {
+            0 => vec![rng.u8(0xc0..); rng.usize(..200)],
+            1 => (0..rng.usize(..200)).map(|_| rng.u8(0xc0..)).collect(),
+            _ => (0..rng.usize(..200)).map(|_| rng.u8(..)).collect(),
+        };
+        let (mut whole, mut single) = (Features::default(), Features::default());
+        whole.add_bytes(&bytes);
+        bytes.iter().for_each(|byte| single.add_bytes(&[*byte]));
+        assert_eq!(whole, single, "{bytes:x?}");
+    }
+}
