@@ -3,9 +3,10 @@
 use super::field::{Field, Inner, Limits};
 use super::literal::Buffer;
 use super::rewrite::Slots;
-use super::text::{Text, quote_or_backslash};
+use super::text::Text;
 use super::{Broken, FOLLOWED, Facts, Longest, MAX_DEPTH, TOO_DEEP};
 use crate::BYTES_PER_TOKEN;
+use crate::find::quote_or_backslash;
 
 mod meaning;
 mod strings;

@@ -12,7 +12,6 @@ mod sample;
 #[cfg(test)]
 mod tests;
 
-pub(super) use block::quote_or_backslash;
 pub use count::Features;
 pub(super) use count::Plain;
 pub(super) use escape::{NO_NUMBER, UNKNOWN, before_part_of_escape, closing, unescaped};

@@ -1,9 +1,10 @@
 //! Strings: keys, names and numbers that are compared, text that is weighed, data that is passed over.
 
 use super::{Scanner, State};
+use crate::find::quote_or_backslash;
 use crate::request::MAX_MODEL_NAME;
 use crate::request::field::{Field, usual_role};
-use crate::request::text::{NO_NUMBER, Plain, UNKNOWN, before_part_of_escape, closing, quote_or_backslash, unescaped};
+use crate::request::text::{NO_NUMBER, Plain, UNKNOWN, before_part_of_escape, closing, unescaped};
 
 /// Where in a string the scan stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -98,15 +98,6 @@ pub(super) fn padded(part: &[u8]) -> [u8; BLOCK] {
     block
 }
 
-/// Where the first quote or backslash stands.
-#[inline(always)]
-pub(in crate::request) fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
-    match vectors::quote_or_backslash_soon(bytes) {
-        Some(place) => Some(place),
-        None => memchr::memchr2(b'"', b'\\', bytes),
-    }
-}
-
 #[cfg(not(all(target_family = "wasm", target_feature = "simd128")))]
 mod vectors {
     use super::{BLOCK, Ends};
@@ -130,10 +121,6 @@ mod vectors {
 
     pub(super) fn usual_escapes(block: &[u8; BLOCK]) -> u64 {
         mask_of(block, |byte| matches!(byte, b'n' | b'"' | b'\\'))
-    }
-
-    pub(super) fn quote_or_backslash_soon(_: &[u8]) -> Option<usize> {
-        None
     }
 
     #[inline(always)]
@@ -217,16 +204,6 @@ mod vectors {
         gather(vectors(block).map(|bytes| v128_or(are(bytes, b'n'), v128_or(are(bytes, b'"'), are(bytes, b'\\')))))
     }
 
-    /// Where it is among the first sixteen bytes, if there are so many.
-    #[inline(always)]
-    pub(super) fn quote_or_backslash_soon(bytes: &[u8]) -> Option<usize> {
-        let first = bytes.first_chunk::<16>()?;
-        // SAFETY: they are sixteen bytes, and wasm loads from any address.
-        let first = unsafe { v128_load(first.as_ptr().cast()) };
-        let found = i8x16_bitmask(v128_or(are(first, b'"'), are(first, b'\\')));
-        (found != 0).then_some(found.trailing_zeros() as usize)
-    }
-
     #[inline(always)]
     pub(super) fn ends(block: &[u8; BLOCK]) -> Ends {
         let bytes = vectors(block);
@@ -278,8 +255,6 @@ mod tests {
                 let ends = Ends { quote: is(byte == b'"'), backslash: is(byte == b'\\') };
                 assert_eq!(Ends::of(&block), ends, "{byte}");
                 assert_eq!(usual_escapes(&block), is(matches!(byte, b'n' | b'"' | b'\\')), "{byte}");
-                let found = matches!(byte, b'"' | b'\\').then_some(place);
-                assert_eq!(quote_or_backslash(&block), found, "{byte}");
                 assert_eq!(
                     (masks.foreign, inside(&block, masks.foreign)),
                     (is(byte >= 0x80), is(byte & 0xc0 == 0x80)),
