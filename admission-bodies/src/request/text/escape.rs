@@ -113,33 +113,40 @@ const fn equal(bytes: u64, byte: u8) -> u64 {
 }
 
 fn behind_any_escape(bytes: &[u8], known: usize, place: usize) -> usize {
-    let first = place.saturating_sub(LONGEST_ESCAPE.saturating_sub(1)).max(known);
-    for begin in first..place {
-        if bytes.get(begin) == Some(&b'\\') && !is_escaped(bytes, known, begin) {
-            let end = begin.saturating_add(length_of(bytes, begin));
-            if end > place {
-                return end;
-            }
-        }
+    let mut begin = before_escapes(bytes, known, place);
+    while begin < place {
+        begin = begin.saturating_add(length_at(bytes, begin));
     }
-    place
+    begin
 }
 
 /// How many bytes stand before an escape at the end of which a part is missing; all where there is none. They begin with no
 /// part of an escape.
 pub(in crate::request) fn before_part_of_escape(bytes: &[u8]) -> usize {
-    let first = bytes.len().saturating_sub(LONGEST_ESCAPE.saturating_sub(1));
-    let is_cut = |place: &usize| {
-        bytes.get(*place) == Some(&b'\\')
-            && place.saturating_add(length_of(bytes, *place)) > bytes.len()
-            && !is_escaped(bytes, 0, *place)
-    };
-    (first..bytes.len()).find(is_cut).unwrap_or(bytes.len())
+    let mut begin = before_escapes(bytes, 0, bytes.len());
+    while begin < bytes.len() {
+        let end = begin.saturating_add(length_at(bytes, begin));
+        if end > bytes.len() {
+            return begin;
+        }
+        begin = end;
+    }
+    bytes.len()
 }
 
-/// Of an escape that begins there.
-fn length_of(bytes: &[u8], begin: usize) -> usize {
-    if bytes.get(begin.saturating_add(1)) == Some(&b'u') { LONGEST_ESCAPE } else { 2 }
+/// From where on a string is to be read to meet every escape that reaches beyond a place; `known` is in none.
+fn before_escapes(bytes: &[u8], known: usize, place: usize) -> usize {
+    let first = place.saturating_sub(LONGEST_ESCAPE.saturating_sub(1)).max(known);
+    first.saturating_add(usize::from(is_escaped(bytes, known, first)))
+}
+
+/// Of the character or the escape that begins there.
+fn length_at(bytes: &[u8], begin: usize) -> usize {
+    match (bytes.get(begin), bytes.get(begin.saturating_add(1))) {
+        (Some(b'\\'), Some(b'u')) => LONGEST_ESCAPE,
+        (Some(b'\\'), _) => 2,
+        _ => 1,
+    }
 }
 
 /// Whether a backslash escapes the byte at a place; no escape reaches beyond `known`.
