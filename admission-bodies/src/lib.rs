@@ -8,6 +8,7 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)
 )]
 
+mod find;
 pub mod request;
 pub mod units;
 pub mod usage;

@@ -106,6 +106,19 @@ pub(super) enum Inner {
 }
 
 impl Inner {
+    /// Of keys that most messages have, and the length of what stands there to the colon. To look for the end of a key takes
+    /// longer than to compare it with a constant, since what follows waits for it.
+    #[inline(always)]
+    pub(super) fn usual(key: &[u8]) -> Option<(Self, usize)> {
+        const USUAL: [(&[u8], Inner); 4] = [
+            (b"content\":", Inner::Plain),
+            (b"role\":", Inner::Role),
+            (b"type\":", Inner::Type),
+            (b"text\":", Inner::Plain),
+        ];
+        USUAL.iter().find(|(name, _)| key.starts_with(name)).map(|(name, inner)| (*inner, name.len()))
+    }
+
     pub(super) fn of_key(key: &[u8]) -> Self {
         match key {
             b"data" => Self::Data,
@@ -121,6 +134,15 @@ impl Inner {
             _ => Self::Plain,
         }
     }
+}
+
+/// Who speaks, to the closing quote, as most messages say it.
+const USUAL_ROLES: [&[u8]; 3] = [b"user\"", b"assistant\"", b"system\""];
+
+/// The length of a usual role to its closing quote. As with [`Inner::usual`], how far it reaches is guessed before it is known.
+#[inline(always)]
+pub(super) fn usual_role(string: &[u8]) -> Option<usize> {
+    USUAL_ROLES.iter().find(|role| string.starts_with(role)).map(|role| role.len())
 }
 
 /// The limits that a body sets.

@@ -6,6 +6,7 @@ use super::rewrite::Slots;
 use super::text::Text;
 use super::{Broken, FOLLOWED, Facts, Longest, MAX_DEPTH, TOO_DEEP};
 use crate::BYTES_PER_TOKEN;
+use crate::find::quote_or_backslash;
 
 mod meaning;
 mod strings;
@@ -38,6 +39,8 @@ pub struct Scanner {
     field: Field,
     /// The last key below the top level.
     inner: Inner,
+    /// What is being read is declared to the model as it stands.
+    declaration: bool,
     /// Depth of the container within a chat that is rendered as it stands; 0 outside any.
     declared_from: u32,
     /// What the string being read is for.
@@ -110,30 +113,26 @@ impl Scanner {
 
     /// Takes the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        while let Some((&byte, behind)) = rest.split_first() {
-            match self.state {
-                State::String(InString::Plain) => {
-                    let taken = self.plain(rest);
-                    self.advance(taken);
-                    rest = rest.get(taken..).unwrap_or_default();
+        let before = self.facts.bytes;
+        let mut taken = 0_usize;
+        while let Some(rest) = bytes.get(taken..)
+            && let Some(byte) = rest.first()
+        {
+            // Where the scan stands is only written here: to count on from what was written would hold up each step.
+            self.facts.bytes = before.saturating_add(taken as u64);
+            let more = match self.state {
+                State::String(InString::Plain) => self.plain(rest),
+                State::String(within) => {
+                    self.escaped(within, *byte);
+                    1
                 }
-                State::Literal => {
-                    let taken = self.literal(rest);
-                    self.advance(taken);
-                    rest = rest.get(taken..).unwrap_or_default();
-                }
-                State::Broken(_) => {
-                    self.advance(rest.len());
-                    return;
-                }
-                _ => {
-                    self.step(byte);
-                    self.advance(1);
-                    rest = behind;
-                }
-            }
+                State::Literal => self.literal(rest),
+                State::Broken(_) => break,
+                _ => self.between(*byte, rest),
+            };
+            taken = taken.saturating_add(more);
         }
+        self.facts.bytes = before.saturating_add(bytes.len() as u64);
     }
 
     /// Says that the body has ended.
@@ -193,21 +192,54 @@ impl Scanner {
         &self.slots
     }
 
-    fn advance(&mut self, bytes: usize) {
-        self.facts.bytes = self.facts.bytes.saturating_add(bytes as u64);
+    /// Takes what stands between strings and literals, and returns how much that is.
+    #[inline(always)]
+    fn between(&mut self, byte: u8, bytes: &[u8]) -> usize {
+        if is_blank(byte) {
+            return 1;
+        }
+        if self.declaration {
+            self.structure(byte);
+            if self.declaration {
+                self.text.add_bytes(&[byte]);
+            }
+            return 1;
+        }
+        match (self.state, byte) {
+            (State::Key { .. }, b'"') => return self.key(bytes),
+            (State::Value { .. }, b'"') => self.begin_string(byte),
+            (State::AfterValue, b',') => self.next(),
+            (State::AfterValue, b'}') => self.close(true),
+            (State::Value { .. }, b'{') => self.begin_value(byte),
+            (State::Colon, b':') => self.state = State::Value { or_end: false },
+            _ => self.structure(byte),
+        }
+        1
     }
 
-    fn step(&mut self, byte: u8) {
-        if let State::String(within) = self.state {
-            return self.escaped(within, byte);
+    /// Takes a key that nothing is declared by, and the colon behind it, as far as they are there.
+    fn key(&mut self, bytes: &[u8]) -> usize {
+        let content = bytes.get(1..).unwrap_or_default();
+        if self.depth > 1
+            && self.field.is_chat()
+            && let Some((inner, length)) = Inner::usual(content)
+        {
+            self.inner = inner;
+            self.state = State::Value { or_end: false };
+            return length.saturating_add(1);
         }
-        if is_blank(byte) {
-            return;
-        }
-        let declared = self.is_declaration();
-        self.structure(byte);
-        if declared && self.is_declaration() {
-            self.text.add_bytes(&[byte]);
+        self.begin_key();
+        match quote_or_backslash(content) {
+            Some(end) if content.get(end) == Some(&b'"') => {
+                self.key_ended(content.get(..end).unwrap_or_default());
+                let behind = end.saturating_add(2);
+                if bytes.get(behind) != Some(&b':') {
+                    return behind;
+                }
+                self.state = State::Value { or_end: false };
+                behind.saturating_add(1)
+            }
+            _ => 1,
         }
     }
 
@@ -253,6 +285,7 @@ impl Scanner {
         if declares {
             self.declared_from = self.depth;
         }
+        self.see_declaration();
         self.opened(object);
         self.state = if object { State::Key { or_end: true } } else { State::Value { or_end: true } };
     }
@@ -264,6 +297,7 @@ impl Scanner {
         self.closes(object);
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
+        self.see_declaration();
         if self.depth == 0 {
             self.slots.object_ends(self.behind());
             self.state = State::Done;
@@ -289,15 +323,13 @@ impl Scanner {
     }
 
     fn begin_value(&mut self, byte: u8) {
+        if byte == b'"' {
+            return self.begin_string(byte);
+        }
         self.value_begins(byte);
         match byte {
             b'{' => self.open(true),
             b'[' => self.open(false),
-            b'"' => {
-                self.short.clear();
-                self.string_begins();
-                self.state = State::String(InString::Plain);
-            }
             b',' | b':' | b'}' | b']' => self.fail("a value was expected"),
             _ => {
                 self.short.clear();
@@ -308,10 +340,22 @@ impl Scanner {
         }
     }
 
+    #[inline(always)]
+    fn begin_string(&mut self, quote: u8) {
+        self.value_begins(quote);
+        self.short.clear();
+        self.string_begins();
+        self.state = State::String(InString::Plain);
+    }
+
+    /// A comma has followed a value.
+    fn next(&mut self) {
+        self.state = if self.in_object() { State::Key { or_end: false } } else { State::Value { or_end: false } };
+    }
+
     fn after_value(&mut self, byte: u8) {
         match byte {
-            b',' if self.in_object() => self.state = State::Key { or_end: false },
-            b',' => self.state = State::Value { or_end: false },
+            b',' => self.next(),
             b'}' => self.close(true),
             b']' => self.close(false),
             _ => self.fail("`,` or a closing bracket was expected"),
@@ -324,7 +368,7 @@ impl Scanner {
         let end = bytes.iter().position(ends);
         let more = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
         self.short.extend(more);
-        if self.is_declaration() {
+        if self.declaration {
             self.text.add_bytes(more);
         }
         if end.is_some() {

@@ -7,12 +7,14 @@
 
 mod block;
 mod count;
+mod escape;
 mod sample;
 #[cfg(test)]
 mod tests;
 
 pub use count::Features;
 pub(super) use count::Plain;
+pub(super) use escape::{NO_NUMBER, UNKNOWN, before_part_of_escape, closing, unescaped};
 pub use sample::COUNTED_WHOLE;
 pub(super) use sample::Text;
 

@@ -4,6 +4,7 @@
 
 use super::counts::{Count, Counts, Reported};
 use super::{BYTES_PER_TOKEN, LONGEST_TOKEN, MOST_TOKENS};
+use crate::find::{quote_backslash_or_line, quote_or_backslash};
 
 mod names;
 
@@ -206,6 +207,7 @@ impl Document {
         rest
     }
 
+    #[inline(always)]
     fn between(&mut self, byte: u8) {
         match byte {
             b' ' | b'\t' | b'\r' | b'\n' => {}
@@ -341,18 +343,18 @@ impl Document {
             }
             return after;
         }
-        let end = rest.iter().position(|byte| ends_run::<LINE>(*byte)).unwrap_or(rest.len());
+        let end = if LINE { quote_backslash_or_line(rest) } else { quote_or_backslash(rest) }.unwrap_or(rest.len());
         let (run, after) = rest.split_at_checked(end).unwrap_or((rest, &[]));
         match after.split_first() {
             // Most names lie in one piece, which spares a copy.
             Some((b'"', after)) if self.state == State::Key && self.name.length == 0 => {
                 self.end_key(key_of(run));
-                after
+                self.at_once(after, b':')
             }
             Some((b'"', after)) => {
                 self.take(run);
                 self.end_string();
-                after
+                self.at_once(after, b',')
             }
             Some((b'\\', after)) => {
                 self.take(run);
@@ -363,6 +365,18 @@ impl Document {
                 self.take(run);
                 after
             }
+        }
+    }
+
+    /// Takes a sign that mostly follows a string, if it does.
+    #[inline(always)]
+    fn at_once<'a>(&mut self, rest: &'a [u8], sign: u8) -> &'a [u8] {
+        match rest.split_first() {
+            Some((first, after)) if *first == sign => {
+                self.between(sign);
+                after
+            }
+            _ => rest,
         }
     }
 
@@ -429,10 +443,6 @@ const fn tokens_of(bytes: u64) -> u64 {
         1..=LONGEST_TOKEN => 1,
         _ => bytes.div_ceil(BYTES_PER_TOKEN),
     }
-}
-
-const fn ends_run<const LINE: bool>(byte: u8) -> bool {
-    byte == b'"' || byte == b'\\' || LINE && byte == b'\n'
 }
 
 const fn ends_word(byte: u8) -> bool {

@@ -55,6 +55,10 @@ impl Events {
                     return (after, true);
                 }
                 (Line::Name(0), b'\r') => after,
+                (Line::Name(0), b'd') if rest.starts_with(DATA) => {
+                    self.line = Line::Blank;
+                    rest.get(DATA.len()..).unwrap_or_default()
+                }
                 (Line::Name(_), b'\n') => self.next(after),
                 (Line::Name(seen), byte) => {
                     self.line = self.name(seen, byte);

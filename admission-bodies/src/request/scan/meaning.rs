@@ -12,9 +12,10 @@ use crate::request::text::Feature;
 const BYTES_PER_GAP: u64 = 64;
 
 impl Scanner {
-    /// Whether what is being read is declared to the model as it stands.
-    pub(super) fn is_declaration(&self) -> bool {
-        self.field.is_declared() && self.depth > 1 || self.declared_from > 0 && self.depth >= self.declared_from
+    /// Notes whether what is being read is declared to the model as it stands.
+    pub(super) fn see_declaration(&mut self) {
+        self.declaration =
+            self.field.is_declared() && self.depth > 1 || self.declared_from > 0 && self.depth >= self.declared_from;
     }
 
     /// The key of the value being read, if it has one below the top level.
@@ -56,10 +57,11 @@ impl Scanner {
         self.state = State::Colon;
         if self.depth == 1 {
             self.field = Field::of_key(key);
+            self.see_declaration();
             return self.field_begins();
         }
         self.inner = Inner::of_key(key);
-        if self.field.is_chat() && !self.is_declaration() {
+        if self.field.is_chat() && !self.declaration {
             let media = &mut self.facts.media;
             match self.inner {
                 Inner::Image => media.images = media.images.saturating_add(1),
@@ -123,7 +125,7 @@ impl Scanner {
             Field::Model if self.depth == 1 => Use::Model,
             Field::StreamOptions if self.depth == 2 && inner == Inner::IncludeUsage => Use::Short,
             field if self.depth == 1 && (field.is_limit() || field == Field::Stream) => Use::Short,
-            _ if self.is_declaration() => Use::Text,
+            _ if self.declaration => Use::Text,
             Field::Messages | Field::System | Field::Prompt => match inner {
                 Inner::Link | Inner::Image | Inner::Audio => Use::Nothing,
                 Inner::Data | Inner::File => Use::Data,
@@ -173,7 +175,7 @@ impl Scanner {
 
     pub(super) fn literal_begins(&mut self, byte: u8) {
         let is_token_id =
-            self.field == Field::Prompt && matches!(self.depth, 2 | 3) && !self.in_object() && !self.is_declaration();
+            self.field == Field::Prompt && matches!(self.depth, 2 | 3) && !self.in_object() && !self.declaration;
         if is_token_id && byte.is_ascii_digit() {
             self.facts.token_ids = self.facts.token_ids.saturating_add(1);
         }

@@ -1,11 +1,10 @@
 //! Strings: keys, names and numbers that are compared, text that is weighed, data that is passed over.
 
-use memchr::memchr2;
-
 use super::{Scanner, State};
+use crate::find::quote_or_backslash;
 use crate::request::MAX_MODEL_NAME;
-use crate::request::field::Field;
-use crate::request::text::Plain;
+use crate::request::field::{Field, usual_role};
+use crate::request::text::{NO_NUMBER, Plain, UNKNOWN, before_part_of_escape, closing, unescaped};
 
 /// Where in a string the scan stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,18 +34,18 @@ pub(super) enum Use {
 }
 
 impl Scanner {
-    /// Takes the plain beginning of what follows within a string, or its end, and returns how much that is.
+    /// Takes what follows within a string, to its end or to an escape, and returns how much that is.
     pub(super) fn plain(&mut self, bytes: &[u8]) -> usize {
-        let weighed = match self.string {
-            _ if bytes.first() == Some(&b'"') => 0,
-            Use::Text => self.text.add_json(bytes),
-            Use::Data => self.data.add_json(bytes),
-            _ => 0,
-        };
-        if weighed > 0 {
-            return weighed;
+        if matches!(self.string, Use::Text | Use::Data) {
+            return self.weighed(bytes);
         }
-        let end = memchr2(b'"', b'\\', bytes);
+        if self.string == Use::Name
+            && let Some(length) = usual_role(bytes).filter(|length| *length <= self.free_bytes)
+        {
+            self.string_ended(length);
+            return length;
+        }
+        let end = quote_or_backslash(bytes);
         let content = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
         let closed = end.and_then(|end| bytes.get(end)) == Some(&b'"');
         if closed && self.string == Use::Key && self.short.is_empty() {
@@ -61,10 +60,39 @@ impl Scanner {
                 Some(_) => self.state = State::String(InString::Escape),
             }
         }
-        if closed && self.is_declaration() {
-            self.text.add_bytes(b"\"");
+        if closed {
+            self.weigh_quote();
         }
         content.len().saturating_add(1)
+    }
+
+    /// The same of text, which is read with its escapes: to its end, or to an escape that does not end before these bytes do.
+    fn weighed(&mut self, bytes: &[u8]) -> usize {
+        let end = closing(bytes);
+        let length = end.unwrap_or_else(|| before_part_of_escape(bytes));
+        if length > 0 {
+            let text = if self.string == Use::Text { &mut self.text } else { &mut self.data };
+            if let Err(fault) = text.add_json(bytes, length) {
+                self.fail_at(fault.what, fault.at);
+                return bytes.len();
+            }
+        }
+        if end.is_some() {
+            self.string_ended(length.saturating_add(1));
+            self.weigh_quote();
+            length.saturating_add(1)
+        } else if length < bytes.len() {
+            self.state = State::String(InString::Escape);
+            length.saturating_add(1)
+        } else {
+            length
+        }
+    }
+
+    fn weigh_quote(&mut self) {
+        if self.declaration {
+            self.text.add_bytes(b"\"");
+        }
     }
 
     fn content(&mut self, bytes: &[u8]) {
@@ -94,7 +122,7 @@ impl Scanner {
     }
 
     fn weigh_key(&mut self, bytes: &[u8]) {
-        if self.is_declaration() {
+        if self.declaration {
             self.text.add_bytes(bytes);
         }
     }
@@ -102,7 +130,9 @@ impl Scanner {
     fn name_bytes(&mut self, bytes: &[u8]) {
         let free = self.free_bytes.min(bytes.len());
         self.free_bytes = self.free_bytes.saturating_sub(free);
-        self.text.add_bytes(bytes.get(free..).unwrap_or_default());
+        if free < bytes.len() {
+            self.text.add_bytes(bytes.get(free..).unwrap_or_default());
+        }
     }
 
     fn model_bytes(&mut self, bytes: &[u8]) {
@@ -123,11 +153,11 @@ impl Scanner {
                     self.escaped_character(plain);
                     self.state = State::String(InString::Plain);
                 }
-                None => self.fail("an unknown escape"),
+                None => self.fail(UNKNOWN),
             },
             InString::Unicode { digits, unit } => {
                 let Some(digit) = char::from(byte).to_digit(16) else {
-                    return self.fail("an escape needs four hexadecimal digits");
+                    return self.fail(NO_NUMBER);
                 };
                 let unit = unit << 4 | digit as u16;
                 if digits < 3 {
@@ -180,24 +210,14 @@ impl Scanner {
             Use::Short => self.short_ended(),
             Use::Type => self.type_ended(),
             Use::Data => self.data_ended(),
-            Use::Text | Use::Name if !self.is_declaration() => self.text.end_string(),
+            // Of a name that is no longer than names are nothing was counted.
+            Use::Name if self.free_bytes > 0 => {}
+            Use::Text | Use::Name if !self.declaration => self.text.end_string(),
             Use::Text | Use::Name | Use::Nothing => {}
         }
         if self.field == Field::Prompt && self.depth == 2 && !self.in_object() {
             self.end_prompt();
         }
         self.value_ended(self.facts.bytes.saturating_add(taken as u64));
-    }
-}
-
-const fn unescaped(byte: u8) -> Option<u8> {
-    match byte {
-        b'"' | b'\\' | b'/' => Some(byte),
-        b'b' => Some(8),
-        b'f' => Some(12),
-        b'n' => Some(b'\n'),
-        b'r' => Some(b'\r'),
-        b't' => Some(b'\t'),
-        _ => None,
     }
 }

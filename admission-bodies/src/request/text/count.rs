@@ -5,7 +5,8 @@
 //! looks through it.
 
 use super::Feature;
-use super::block::{self, BLOCK, Masks, padded};
+use super::block::{self, BLOCK, Escapes, Masks, padded};
+use super::escape::{Fault, LONGEST_ESCAPE, odd_escapes, unit_of};
 
 /// Fewer bytes than this are counted one by one.
 const FEW: usize = 8;
@@ -49,14 +50,6 @@ struct Classes {
     slash: u64,
     /// The bytes behind them.
     escaped: u64,
-}
-
-/// How far the text of a string could be read.
-struct Reach {
-    /// Bytes that are its text.
-    length: usize,
-    /// What stands behind them ends the text for now: a quote, an escape of another kind.
-    stopped: bool,
 }
 
 /// A unit of UTF-16 as UTF-8. Each half of a pair stands for two of its four bytes, so that nobody needs to put them together.
@@ -143,43 +136,84 @@ impl Features {
             return bytes.iter().for_each(|byte| self.add_byte(*byte));
         }
         for part in bytes.chunks(BLOCK) {
-            let block = padded(part);
-            let masks = Masks::of(&block).first(part.len());
-            // Here quotes and backslashes are signs like others.
-            let quotes = part.iter().enumerate().filter(|(_, byte)| **byte == b'"');
-            let common = quotes.fold(0, |mask, (place, _)| mask | 1 << place);
-            let signs = Classes { sign: masks.special, common, ..Classes::default() };
-            self.add_block(&block, part.len(), &masks, &signs);
-        }
-    }
-
-    /// Counts the content of a JSON string as far as it can be read, and returns how many bytes that is: up to the closing
-    /// quote, an escape by number, one that does not exist, or one of which the second byte is missing.
-    pub fn add_json(&mut self, bytes: &[u8]) -> usize {
-        let mut taken = 0_usize;
-        while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
-            let whole = rest.first_chunk::<BLOCK>();
-            let part = rest.get(..BLOCK).unwrap_or(rest);
             let owned;
-            let block = match whole {
+            let block = match part.first_chunk::<BLOCK>() {
                 Some(block) => block,
                 None => {
                     owned = padded(part);
                     &owned
                 }
             };
-            let masks = Masks::of(block).first(part.len());
-            let mut escapes = Classes::default();
-            let reach = escapes.read(block, masks.special, part.len(), rest.len() > part.len());
-            if reach.length > 0 {
-                self.add_block(block, reach.length, &masks.first(reach.length), &escapes);
-            }
-            taken = taken.saturating_add(reach.length);
-            if reach.stopped {
-                break;
+            self.add_block(block, part.len(), &Masks::of(block).first(part.len()), Escapes::default());
+        }
+    }
+
+    /// Counts the content of a JSON string, or a part of it: the first `length` of these bytes, in which each escape is whole.
+    /// What stands behind them is not counted, but it is faster where there is some.
+    ///
+    /// # Errors
+    /// The first escape that is none. All before it is counted then.
+    pub(super) fn add_json(&mut self, bytes: &[u8], length: usize) -> Result<(), Fault> {
+        let mut taken = 0_usize;
+        while taken < length {
+            let rest = bytes.get(taken..).unwrap_or_default();
+            let left = length.saturating_sub(taken);
+            let owned;
+            let block = match rest.first_chunk::<BLOCK>() {
+                Some(block) => block,
+                None => {
+                    owned = padded(rest);
+                    &owned
+                }
+            };
+            let more = self.add_json_block(block, left.min(BLOCK));
+            taken = taken.saturating_add(more);
+            if more == 0 {
+                taken = taken.saturating_add(
+                    self.add_numbers(rest.get(..left).unwrap_or(rest)).map_err(|fault| fault.behind(taken))?,
+                );
             }
         }
-        taken
+        Ok(())
+    }
+
+    /// Counts the first bytes of a block that begins with no part of an escape, and returns how many: up to an escape that is not
+    /// whole, or by number, or none.
+    #[inline(always)]
+    fn add_json_block(&mut self, block: &[u8; BLOCK], length: usize) -> usize {
+        let masks = Masks::of(block);
+        let (mut length, mut escapes) = (length, Escapes::default());
+        if masks.backslash != 0 {
+            escapes = Escapes::of(masks.backslash, &mut 0);
+            let unusual = escapes.escaped & lowest(length) & !block::usual_escapes(block);
+            let odd = if unusual == 0 { 0 } else { odd_escapes(block, unusual) };
+            // Both bytes of an escape are in one block.
+            let cut = escapes.slash & (1_u64 << length.saturating_sub(1) | odd >> 1);
+            length = length.min(cut.trailing_zeros() as usize);
+            if length < BLOCK {
+                escapes = escapes.first(length);
+            }
+        }
+        if length >= BLOCK {
+            self.add_block(block, BLOCK, &masks, escapes);
+        } else if length > 0 {
+            self.add_block(block, length, &masks.first(length), escapes);
+        }
+        length
+    }
+
+    /// Counts the escapes by number that these bytes begin with, and returns how many bytes they are.
+    fn add_numbers(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        let mut taken = 0_usize;
+        loop {
+            let rest = bytes.get(taken..).unwrap_or_default();
+            if taken > 0 && !rest.starts_with(b"\\u") {
+                return Ok(taken);
+            }
+            let unit = unit_of(rest).map_err(|fault| fault.behind(taken))?;
+            self.add_utf16(unit);
+            taken = taken.saturating_add(LONGEST_ESCAPE);
+        }
     }
 
     /// Counts a character that was written as a `\u` escape, as if it were written plainly.
@@ -195,22 +229,45 @@ impl Features {
     fn add_byte(&mut self, byte: u8) {
         self.add_classes(&Classes::of_byte(byte), 1);
         if byte >= 0xc0 {
-            self.add_lead(byte);
+            self.add_packed(lead(byte));
         }
     }
 
     /// Counts the first bytes of a block; `masks` of them alone, `escapes` among them.
     #[inline(always)]
-    fn add_block(&mut self, block: &[u8; BLOCK], length: usize, masks: &Masks, escapes: &Classes) {
+    fn add_block(&mut self, block: &[u8; BLOCK], length: usize, masks: &Masks, escapes: Escapes) {
         let inside = if masks.foreign == 0 { 0 } else { block::inside(block, masks.foreign) };
         let classes = Classes::of_block(masks, inside, length, escapes);
         self.add_classes(&classes, length);
-        let mut leads = classes.lead;
-        while leads != 0 {
-            let place = leads.trailing_zeros() as usize;
-            self.add_lead(block.get(place).copied().unwrap_or_default());
+        if classes.lead != 0 {
+            self.add_leads(block, classes.lead);
+        }
+    }
+
+    /// Counts characters beyond ASCII, by where in a block they begin.
+    #[inline(always)]
+    fn add_leads(&mut self, block: &[u8; BLOCK], mut leads: u64) {
+        let byte_of = |leads: u64| block.get(leads.trailing_zeros() as usize).copied().unwrap_or_default();
+        if leads == u64::MAX {
+            // One more than there is place for.
+            self.add_packed(lead(byte_of(leads)));
             leads &= leads.wrapping_sub(1);
         }
+        let mut sum = 0_u64;
+        while leads != 0 {
+            sum = sum.wrapping_add(lead(byte_of(leads)));
+            leads &= leads.wrapping_sub(1);
+        }
+        self.add_packed(sum);
+    }
+
+    /// Adds counts of characters beyond ASCII, packed as by [`lead`].
+    #[inline(always)]
+    fn add_packed(&mut self, packed: u64) {
+        let counts = self.counts.iter_mut().skip(FIRST_LEAD).take(LEAD_FEATURES);
+        counts.enumerate().for_each(|(place, count)| {
+            *count = count.wrapping_add(packed >> (LEAD_BITS * place as u32) & lowest(LEAD_BITS as usize));
+        });
     }
 
     /// Counts the features of `length` bytes and moves on behind them. Here and below sums wrap where they cannot: no body has
@@ -271,31 +328,39 @@ impl Features {
             inside: behind(inside, before.inside, length),
         };
     }
-
-    #[inline(always)]
-    fn add_lead(&mut self, byte: u8) {
-        let feature = LEADS.get(usize::from(byte & 0x3f)).copied().unwrap_or(Feature::Emoji);
-        if let Some(count) = self.counts.get_mut(feature as usize) {
-            *count = count.wrapping_add(1);
-        }
-        if byte == 0xe9
-            && let Some(count) = self.counts.get_mut(Feature::RareHan as usize)
-        {
-            *count = count.wrapping_add(1);
-        }
-    }
 }
 
+/// The features that tell characters beyond ASCII apart stand side by side, from this one on.
+const FIRST_LEAD: usize = Feature::Latin as usize;
+const LEAD_FEATURES: usize = Feature::Foreign as usize - FIRST_LEAD;
+
+/// Bits of a packed count.
+const LEAD_BITS: u32 = 6;
+
+const fn packed(feature: Feature) -> u64 {
+    1 << (LEAD_BITS * (feature as u32 - FIRST_LEAD as u32))
+}
+
+/// By the first byte of a character beyond ASCII, one for each of its features, each in a place of its own.
 #[allow(clippy::indexing_slicing, reason = "runs in the compiler")]
-const LEADS: [Feature; 64] = {
-    let mut leads = [Feature::Emoji; 64];
-    let mut byte = 0;
-    while byte < leads.len() {
-        leads[byte] = Feature::of_lead(0xc0 | byte as u8);
-        byte += 1;
+const LEADS: [u64; 64] = {
+    let mut leads = [0; 64];
+    let mut place = 0;
+    while place < leads.len() {
+        let byte = 0xc0 | place as u8;
+        leads[place] = packed(Feature::of_lead(byte));
+        if byte == 0xe9 {
+            leads[place] |= packed(Feature::RareHan);
+        }
+        place += 1;
     }
     leads
 };
+
+#[inline(always)]
+fn lead(byte: u8) -> u64 {
+    LEADS.get(usize::from(byte & 0x3f)).copied().unwrap_or_default()
+}
 
 const fn ones(mask: u64) -> u64 {
     mask.count_ones() as u64
@@ -316,13 +381,20 @@ impl Masks {
                 &mut self.space,
                 &mut self.line,
                 &mut self.common,
-                &mut self.special,
+                &mut self.backslash,
                 &mut self.foreign,
             ] {
                 *mask &= kept;
             }
         }
         self
+    }
+}
+
+impl Escapes {
+    const fn first(self, length: usize) -> Self {
+        let kept = lowest(length);
+        Self { slash: self.slash & kept, escaped: self.escaped & kept }
     }
 }
 
@@ -345,51 +417,25 @@ impl Classes {
     }
 
     #[inline(always)]
-    fn of_block(masks: &Masks, inside: u64, length: usize, escapes: &Self) -> Self {
-        let Masks { letter, lower_bit, digit, space, line, common, special, foreign } = *masks;
-        let Self { sign, common: common_escaped, line: line_escaped, slash, escaped, .. } = *escapes;
-        let letter = letter & !escaped;
-        let others = letter | digit | space | line | special | foreign | escaped;
+    fn of_block(masks: &Masks, inside: u64, length: usize, escapes: Escapes) -> Self {
+        let Masks { letter, lower_bit, digit, space, line, common, foreign, .. } = *masks;
+        let Escapes { slash, escaped } = escapes;
+        let others = letter | digit | space | line | foreign | slash;
+        // What letters mean behind a backslash are control characters; other characters mean themselves.
+        let (letter, control) = (letter & !escaped, letter & escaped);
         Self {
             upper: letter & !lower_bit,
             lower: letter & lower_bit,
             digit,
-            sign: lowest(length) & !others | sign,
-            common: common & !escaped | common_escaped,
+            sign: lowest(length) & !others,
+            common,
             space,
-            line: line | line_escaped,
+            line: line | control,
             lead: foreign & !inside,
             inside,
             slash,
             escaped,
         }
-    }
-
-    /// Notes the escapes of a block's first `length` bytes, whose quotes and backslashes are `special`.
-    fn read(&mut self, block: &[u8; BLOCK], special: u64, length: usize, more: bool) -> Reach {
-        let mut rest = special;
-        while rest != 0 {
-            let place = rest.trailing_zeros() as usize;
-            let behind = place.saturating_add(1);
-            if block.get(place) == Some(&b'"') {
-                return Reach { length: place, stopped: true };
-            }
-            if behind >= length {
-                // A block that ends with a backslash goes on with it, so that both bytes are in one.
-                return Reach { length: place, stopped: !more || place == 0 };
-            }
-            let bit = 1_u64 << behind;
-            match block.get(behind) {
-                Some(b'"') => (self.sign, self.common) = (self.sign | bit, self.common | bit),
-                Some(b'\\' | b'/') => self.sign |= bit,
-                Some(b'n' | b't' | b'r' | b'b' | b'f') => self.line |= bit,
-                _ => return Reach { length: place, stopped: true },
-            }
-            self.slash |= 1 << place;
-            self.escaped |= bit;
-            rest &= !(bit | bit >> 1);
-        }
-        Reach { length, stopped: false }
     }
 }
 

@@ -3,22 +3,34 @@
 //! The text of a request, as it is written, is cut into groups of blocks. Of each group one block is counted; where it stands
 //! follows from a seed that callers cannot know, so nothing can be written where nobody looks. What the blocks say is
 //! scaled to all that was passed over. In the rest only the end of the string is looked for.
+//!
+//! How far an estimate is off depends on how many blocks are counted, so that the longer a text is the fewer of its blocks
+//! need to be: from some length on groups are larger.
+
+use std::ops::Range;
 
 use super::Features;
-use super::block::{self, BLOCK};
+use super::block::BLOCK;
+use super::escape::{Fault, LONGEST_ESCAPE, behind_escape};
 
 /// Bytes of text that are counted before any are passed over: prompts of some thousand tokens.
 pub const COUNTED_WHOLE: u64 = 16 * 1_024;
 
-/// Blocks of which one is counted.
-const GROUP: u64 = 8;
-
 const BLOCK_BYTES: u64 = BLOCK as u64;
+const BLOCK_BITS: u32 = BLOCK.trailing_zeros();
 
-const GROUP_BYTES: u64 = GROUP * BLOCK_BYTES;
+/// From where to where text is cut into groups of so many blocks, as a power of two.
+#[derive(Clone, Copy)]
+struct Stage {
+    begins: u64,
+    ends: u64,
+    blocks: u32,
+}
 
-/// Digits of an escape by number, its backslash and its letter.
-const LONGEST_ESCAPE: usize = 6;
+const STAGES: [Stage; 2] = [
+    Stage { begins: COUNTED_WHOLE, ends: 128 * 1_024, blocks: 3 },
+    Stage { begins: 128 * 1_024, ends: u64::MAX, blocks: 4 },
+];
 
 /// Text of a request, some of which may be known by samples only.
 #[derive(Clone, Debug, Default)]
@@ -29,19 +41,19 @@ pub struct Text {
     at: u64,
     /// What was counted as a whole.
     whole: Features,
-    /// What was counted in samples.
-    sample: Features,
-    /// Bytes of samples and of what was passed over, as they are written.
-    sampled: u64,
-    passed: u64,
+    stages: [Sampled; STAGES.len()],
 }
 
-/// What is done with the next bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Zone {
-    Whole,
-    Sample,
-    Passed,
+/// Text of one stage.
+#[derive(Clone, Debug, Default)]
+struct Sampled {
+    /// What was counted in samples.
+    features: Features,
+    /// Bytes of samples and of what was passed over, as they are written.
+    counted: u64,
+    passed: u64,
+    /// Where in the text the next sample begins, if that is not behind.
+    next: u64,
 }
 
 impl Text {
@@ -50,27 +62,29 @@ impl Text {
         Self { seed, ..Self::default() }
     }
 
-    /// Counts the content of a JSON string as far as it can be read, as [`Features::add_json`] does. What is passed over is
-    /// read no further than that its end is found.
-    #[inline]
-    pub fn add_json(&mut self, bytes: &[u8]) -> usize {
-        let mut taken = 0_usize;
-        while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
-            let (zone, length) = self.zone();
-            let length = usize::try_from(length).unwrap_or(usize::MAX);
-            let part = rest.get(..length).unwrap_or(rest);
-            let read = match zone {
-                Zone::Whole => self.whole.add_json(part),
-                Zone::Sample => self.sample.add_json(part),
-                Zone::Passed => within_string(part),
-            };
-            self.advance(zone, read);
-            taken = taken.saturating_add(read);
-            if read < part.len() {
-                break;
+    /// Counts the content of a JSON string, or a part of it: the first `length` of these bytes, in which each escape is whole.
+    /// What is passed over is not looked at. How a body is cut into chunks changes nothing, since which bytes are counted
+    /// depends on nothing but the seed and how much stands before them.
+    ///
+    /// # Errors
+    /// The first escape that is none.
+    pub fn add_json(&mut self, bytes: &[u8], length: usize) -> Result<(), Fault> {
+        let Some(seed) = self.seed else { return self.whole.add_json(bytes, length) };
+        let mut known = 0_usize;
+        if self.at < COUNTED_WHOLE {
+            known = behind(bytes, 0, moved(0, COUNTED_WHOLE.saturating_sub(self.at)), length);
+            self.whole.add_json(bytes, known)?;
+            self.at = self.at.saturating_add(known as u64);
+        }
+        for (stage, sampled) in STAGES.iter().zip(&mut self.stages) {
+            if known < length && self.at < stage.ends {
+                let end = behind(bytes, known, moved(known, stage.ends.saturating_sub(self.at)), length);
+                sampled.add_json(stage, seed, self.at, bytes, known..end)?;
+                self.at = self.at.saturating_add(end.saturating_sub(known) as u64);
+                known = end;
             }
         }
-        taken
+        Ok(())
     }
 
     /// Counts a character that was written as an escape of two bytes.
@@ -80,7 +94,7 @@ impl Text {
 
     /// Counts a character that was written as an escape by number.
     pub fn add_utf16(&mut self, unit: u16) {
-        self.add_escape(LONGEST_ESCAPE, |features| features.add_utf16(unit));
+        self.add_escape(LONGEST_ESCAPE as u64, |features| features.add_utf16(unit));
     }
 
     /// Counts bytes that stand in no string, or in one that is short: as a whole.
@@ -91,7 +105,9 @@ impl Text {
     /// Ends a string: nothing stands before the next one.
     pub fn end_string(&mut self) {
         self.whole.end_string();
-        self.sample.end_string();
+        if self.at > COUNTED_WHOLE {
+            self.stages.iter_mut().for_each(|stage| stage.features.end_string());
+        }
     }
 
     /// Takes the text out, and begins with none, which is sampled elsewhere.
@@ -104,28 +120,31 @@ impl Text {
     /// Adds other text.
     pub fn add(&mut self, other: &Self) {
         self.whole.add(&other.whole);
-        self.sample.add(&other.sample);
-        self.sampled = self.sampled.saturating_add(other.sampled);
-        self.passed = self.passed.saturating_add(other.passed);
+        for (stage, more) in self.stages.iter_mut().zip(&other.stages) {
+            stage.features.add(&more.features);
+            stage.counted = stage.counted.saturating_add(more.counted);
+            stage.passed = stage.passed.saturating_add(more.passed);
+        }
     }
 
     /// What has been added since it was `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        Self {
-            seed: self.seed,
-            at: 0,
-            whole: self.whole.since(&before.whole),
-            sample: self.sample.since(&before.sample),
-            sampled: self.sampled.saturating_sub(before.sampled),
-            passed: self.passed.saturating_sub(before.passed),
+        let mut more = Self { seed: self.seed, whole: self.whole.since(&before.whole), ..Self::default() };
+        for ((more, stage), before) in more.stages.iter_mut().zip(&self.stages).zip(&before.stages) {
+            more.features = stage.features.since(&before.features);
+            more.counted = stage.counted.saturating_sub(before.counted);
+            more.passed = stage.passed.saturating_sub(before.passed);
         }
+        more
     }
 
     /// Its bytes, of what was passed over as they are written.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.whole.bytes().saturating_add(self.sample.bytes()).saturating_add(self.passed)
+    pub fn bytes(&self) -> u64 {
+        self.stages.iter().fold(self.whole.bytes(), |bytes, stage| {
+            bytes.saturating_add(stage.features.bytes()).saturating_add(stage.passed)
+        })
     }
 
     /// What was counted, and for what was passed over what its samples say of it; where there are none, what `like` says, a
@@ -133,10 +152,15 @@ impl Text {
     #[must_use]
     pub fn features(&self, like: &Features) -> Features {
         let mut all = self.whole.clone();
-        all.add(&self.sample);
-        if self.passed > 0 {
-            let (like, of) = if self.sampled > 0 { (&self.sample, self.sampled) } else { (like, like.bytes()) };
-            all.add(&like.scaled(self.passed, of));
+        for stage in &self.stages {
+            if stage.counted > 0 {
+                all.add(&stage.features);
+            }
+            if stage.passed > 0 {
+                let (like, of) =
+                    if stage.counted > 0 { (&stage.features, stage.counted) } else { (like, like.bytes()) };
+                all.add(&like.scaled(stage.passed, of));
+            }
         }
         all
     }
@@ -147,110 +171,107 @@ impl Text {
         self.features(&self.whole)
     }
 
-    fn add_escape(&mut self, written: usize, add: impl FnOnce(&mut Features)) {
-        let (zone, _) = self.zone();
-        match zone {
-            Zone::Whole => add(&mut self.whole),
-            Zone::Sample => add(&mut self.sample),
-            Zone::Passed => {}
-        }
-        self.advance(zone, written);
-    }
-
-    fn advance(&mut self, zone: Zone, written: usize) {
-        let written = written as u64;
-        self.at = self.at.saturating_add(written);
-        match zone {
-            Zone::Whole => {}
-            Zone::Sample => self.sampled = self.sampled.saturating_add(written),
-            Zone::Passed => self.passed = self.passed.saturating_add(written),
-        }
-    }
-
-    /// What the next bytes are, and how many of them. It depends on nothing but the seed and how much stands before them, so
-    /// how a body is cut into chunks changes nothing.
-    fn zone(&self) -> (Zone, u64) {
-        let (Some(seed), Some(at)) = (self.seed, self.at.checked_sub(COUNTED_WHOLE)) else {
-            let left = if self.seed.is_some() { COUNTED_WHOLE.saturating_sub(self.at) } else { u64::MAX };
-            return (Zone::Whole, left);
+    fn add_escape(&mut self, written: u64, add: impl FnOnce(&mut Features)) {
+        let at = self.at;
+        self.at = at.saturating_add(written);
+        let mut stages = STAGES.iter().zip(&mut self.stages);
+        let stage = stages.find(|(stage, _)| (stage.begins..stage.ends).contains(&at));
+        let Some((seed, (stage, sampled))) = self.seed.zip(stage) else {
+            return add(&mut self.whole);
         };
-        let (group, within) = (at / GROUP_BYTES, at % GROUP_BYTES);
-        let begins = sample_of(seed, group);
-        let ends = begins.saturating_add(BLOCK_BYTES);
-        if within < begins {
-            (Zone::Passed, begins.saturating_sub(within))
-        } else if within < ends {
-            (Zone::Sample, ends.saturating_sub(within))
+        sampled.next = stage.next(seed, at, sampled.next);
+        if sampled.next <= at {
+            add(&mut sampled.features);
+            sampled.counted = sampled.counted.saturating_add(written);
         } else {
-            let rest = GROUP_BYTES.saturating_sub(within);
-            (Zone::Passed, rest.saturating_add(sample_of(seed, group.saturating_add(1))))
+            sampled.passed = sampled.passed.saturating_add(written);
         }
     }
 }
 
-/// Where in a group its sample begins.
-const fn sample_of(seed: u64, group: u64) -> u64 {
-    mixed(seed.wrapping_add(group)) % GROUP * BLOCK_BYTES
+impl Stage {
+    /// Where in the text the sample of a group begins.
+    #[inline(always)]
+    const fn sample(&self, seed: u64, group: u64) -> u64 {
+        let begins = self.begins.wrapping_add(group << self.blocks << BLOCK_BITS);
+        let place = mixed(seed.wrapping_add(begins)) & lowest(self.blocks);
+        begins.wrapping_add(place << BLOCK_BITS)
+    }
+
+    /// In which group something of the text stands.
+    #[inline(always)]
+    const fn group(&self, at: u64) -> u64 {
+        at.saturating_sub(self.begins) >> BLOCK_BITS >> self.blocks
+    }
+
+    /// Where the first sample begins that ends behind a place; `known` if that does.
+    #[inline(always)]
+    fn next(&self, seed: u64, at: u64, known: u64) -> u64 {
+        let ends_behind = |sample: &u64| sample.saturating_add(BLOCK_BYTES) > at;
+        let group = self.group(at);
+        let of_group = || Some(self.sample(seed, group)).filter(ends_behind);
+        Some(known).filter(ends_behind).or_else(of_group).unwrap_or_else(|| self.sample(seed, group.saturating_add(1)))
+    }
+}
+
+impl Sampled {
+    /// Counts what is in samples of a part of some bytes, before which stand `at` bytes of text.
+    #[inline(always)]
+    fn add_json(&mut self, stage: &Stage, seed: u64, at: u64, bytes: &[u8], part: Range<usize>) -> Result<(), Fault> {
+        let place = |in_text: u64| moved(part.start, in_text.saturating_sub(at));
+        let ends = at.saturating_add(part.len() as u64);
+        let (mut known, mut counted) = (part.start, 0_usize);
+        let mut sample = stage.next(seed, at, self.next);
+        while sample < ends {
+            // Worked out before it is needed, while the sample is counted.
+            let following = stage.sample(seed, stage.group(sample).saturating_add(1));
+            let sample_ends = sample.saturating_add(BLOCK_BYTES);
+            // An escape belongs where it begins.
+            let from = behind(bytes, known, place(sample), part.end);
+            known = behind(bytes, from, place(sample_ends), part.end);
+            if from < known {
+                let rest = bytes.get(from..).unwrap_or_default();
+                self.features.add_json(rest, known.saturating_sub(from)).map_err(|fault| fault.behind(from))?;
+                counted = counted.saturating_add(known.saturating_sub(from));
+            }
+            if sample_ends > ends {
+                break;
+            }
+            sample = following;
+        }
+        self.next = sample;
+        self.counted = self.counted.saturating_add(counted as u64);
+        self.passed = self.passed.saturating_add(part.len().saturating_sub(counted) as u64);
+        Ok(())
+    }
+}
+
+/// The lowest so many bits.
+const fn lowest(bits: u32) -> u64 {
+    (1_u64 << bits).wrapping_sub(1)
+}
+
+/// A place so many bytes further on.
+fn moved(place: usize, bytes: u64) -> usize {
+    place.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// A place, or where an escape ends that reaches beyond it; at most `end`. Nothing reaches beyond `known`.
+#[inline(always)]
+fn behind(bytes: &[u8], known: usize, place: usize, end: usize) -> usize {
+    if place >= end {
+        end
+    } else if place <= known {
+        known
+    } else {
+        behind_escape(bytes, known, place).min(end)
+    }
 }
 
 /// The finalizer of SplitMix64, from which nobody tells numbers that follow each other.
+#[inline(always)]
 const fn mixed(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ number >> 31
-}
-
-/// How many bytes of a JSON string, which begin with no half of an escape, belong to it and end with none: up to the closing
-/// quote, or an escape of which a part is missing.
-fn within_string(bytes: &[u8]) -> usize {
-    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
-    let mut start = 0_usize;
-    for block in blocks {
-        if let Some(end) = closing(bytes, start, block::quotes(block)) {
-            return end;
-        }
-        start = start.saturating_add(BLOCK);
-    }
-    let end = match bytes.last_chunk::<BLOCK>() {
-        _ if rest.is_empty() => None,
-        // Of the last whole block a part has been looked at.
-        Some(block) => {
-            let seen = BLOCK.saturating_sub(rest.len());
-            closing(bytes, start.saturating_sub(seen), block::quotes(block) >> seen << seen)
-        }
-        None => closing(bytes, start, block::quotes(&block::padded(rest))),
-    };
-    end.unwrap_or_else(|| before_part_of_escape(bytes))
-}
-
-/// The first of some quotes that is not escaped.
-#[inline(always)]
-fn closing(bytes: &[u8], start: usize, mut quotes: u64) -> Option<usize> {
-    while quotes != 0 {
-        let place = start.saturating_add(quotes.trailing_zeros() as usize);
-        if !is_escaped(bytes, place) {
-            return Some(place);
-        }
-        quotes &= quotes.wrapping_sub(1);
-    }
-    None
-}
-
-/// Whether a backslash escapes the byte at a place.
-#[inline(always)]
-fn is_escaped(bytes: &[u8], place: usize) -> bool {
-    let before = bytes.get(..place).unwrap_or_default();
-    before.last() == Some(&b'\\') && before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
-}
-
-/// How many bytes stand before an escape at the end of which a part is missing; all where there is none.
-fn before_part_of_escape(bytes: &[u8]) -> usize {
-    let last = bytes.len().saturating_sub(LONGEST_ESCAPE.saturating_sub(1));
-    let length = |place: usize| if bytes.get(place.saturating_add(1)) == Some(&b'u') { LONGEST_ESCAPE } else { 2 };
-    let is_cut = |place: &usize| {
-        bytes.get(*place) == Some(&b'\\')
-            && place.saturating_add(length(*place)) > bytes.len()
-            && !is_escaped(bytes, *place)
-    };
-    (last..bytes.len()).find(is_cut).unwrap_or(bytes.len())
 }
