@@ -37,7 +37,8 @@ pub fn target(data: &[u8]) {
     let sampled = found(Scanner::sampling(u64::from(seed)), cut::chunks(seed, body));
     if body.len() as u64 <= COUNTED_WHOLE {
         assert_eq!(sampled, whole, "sampled: {}", shown());
-    } else {
+    } else if whole.end.is_ok() {
+        // A wrong escape may stand in a block that is passed over.
         assert_eq!(without_text(sampled), without_text(whole), "sampled: {}", shown());
     }
 }
