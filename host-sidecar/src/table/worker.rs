@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission_core::saturation::{BusyThresholds, Latch, WorkerLoad};
-use admission_core::view::{RankReport, WorkerReport, WorkerState};
+use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState};
 
-use super::{Credits, Target};
+use super::{Credits, ProxyId, Target};
 use crate::config::{Patience, WhenStale};
 use crate::discovery::{Condition, Member};
 use crate::reading::{Gpu, Limits, Reading};
@@ -147,16 +147,64 @@ impl Worker {
         std::mem::replace(&mut self.noted, seen) != seen
     }
 
-    pub fn report(&self, now: Duration, patience: &Patience, busy: bool) -> WorkerReport {
-        let began = self.sample.as_ref().map_or(Duration::ZERO, |sample| sample.began);
-        WorkerReport {
-            address: self.id.address.to_string(),
+    /// For a proxy, if for one.
+    pub fn now(&self, proxy: Option<ProxyId>, now: Duration, patience: &Patience, busy: bool) -> WorkerNow<'_> {
+        let sample = self.sample.as_ref();
+        let began = sample.map_or(Duration::ZERO, |sample| sample.began);
+        WorkerNow {
+            address: &self.id.address,
             state: self.state(now, patience),
             scraped_ms_ago: u64::try_from(now.saturating_sub(began).as_millis()).unwrap_or(u64::MAX),
-            cause: self.cause.map(str::to_owned),
+            cause: self.cause,
             busy,
             role: self.member.role,
-            ranks: self.ranks().to_vec(),
+            ranks: self.ranks(),
+            credit: sample.zip(proxy).and_then(|(sample, proxy)| sample.credits.get(&proxy).copied()).unwrap_or_default(),
+        }
+    }
+}
+
+/// What there is to tell of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerNow<'a> {
+    /// Where it serves.
+    pub address: &'a Arc<str>,
+    /// What the proxy was known to have admitted when its last good scrape began.
+    pub credit: Admitted,
+    state: WorkerState,
+    scraped_ms_ago: u64,
+    cause: Option<Cause>,
+    busy: bool,
+    role: Role,
+    ranks: &'a [RankReport],
+}
+
+impl WorkerNow<'_> {
+    /// Whether it can be given work.
+    pub fn is_live(&self) -> bool {
+        self.state == WorkerState::Up
+    }
+
+    /// Whether a report says what it is and whether it is busy.
+    pub fn has_state(&self, report: &WorkerReport) -> bool {
+        (self.state, self.busy, self.role) == (report.state, report.busy, report.role)
+    }
+
+    /// Whether a report says the rest, ages apart.
+    pub fn has_numbers(&self, report: &WorkerReport) -> bool {
+        self.cause == report.cause.as_deref() && self.ranks == report.ranks
+    }
+
+    /// As proxies are told.
+    pub fn report(&self) -> WorkerReport {
+        WorkerReport {
+            address: self.address.to_string(),
+            state: self.state,
+            scraped_ms_ago: self.scraped_ms_ago,
+            cause: self.cause.map(str::to_owned),
+            busy: self.busy,
+            role: self.role,
+            ranks: self.ranks.to_vec(),
         }
     }
 }
