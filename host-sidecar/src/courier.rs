@@ -102,7 +102,16 @@ pub enum Transition {
 impl Courier {
     /// Nothing sent. A sidecar names itself by its `epoch`: its start, in milliseconds since 1970.
     pub fn new(epoch: u64, heartbeat: Duration, interval: Duration) -> Self {
-        Self { epoch, heartbeat, interval, generation: 0, attempted_at: None, numbers_at: None, told: None, phase: Phase::Fine }
+        Self {
+            epoch,
+            heartbeat,
+            interval,
+            generation: 0,
+            attempted_at: None,
+            numbers_at: None,
+            told: None,
+            phase: Phase::Fine,
+        }
     }
 
     /// When the next push is due, given what there is to tell.

@@ -151,7 +151,7 @@ impl Reader {
     /// Takes the next piece of a page, of which it keeps what any engine is read by, or `configured` where that is known.
     pub fn push(&mut self, configured: Option<&Engine>, piece: &[u8]) {
         match configured {
-            Some(engine) => self.page.push(piece, |name| engine.wants(name)),
+            Some(engine) => self.page.push(piece, |name| str::from_utf8(name).is_ok_and(|name| engine.wants(name))),
             None => self.page.push(piece, is_of_any),
         }
     }
@@ -188,8 +188,9 @@ impl Reader {
 }
 
 /// Whether an engine is read by a series of this name. Most series of a page are buckets, by which none is.
-fn is_of_any(name: &str) -> bool {
-    !name.ends_with("_bucket") && Engine::NAMED.iter().any(|engine| engine.wants(name))
+fn is_of_any(name: &[u8]) -> bool {
+    let is_wanted = |name| Engine::NAMED.iter().any(|engine| engine.wants(name));
+    !name.ends_with(b"_bucket") && str::from_utf8(name).is_ok_and(is_wanted)
 }
 
 /// Whose load gauge `name` is.

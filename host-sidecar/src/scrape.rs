@@ -113,7 +113,8 @@ impl Scraper {
 
 /// A page that is read too seldom for a connection of its own.
 pub async fn page(peer: &Peer, url: &str, deadline: Duration) -> Result<Vec<u8>, ScrapeError> {
-    let (status, body) = exchange(peer.client().get(url), deadline, MAX_PAGE_BYTES).await.map_err(ScrapeError::Fetch)?;
+    let (status, body) =
+        exchange(peer.client().get(url), deadline, MAX_PAGE_BYTES).await.map_err(ScrapeError::Fetch)?;
     ok(status).map(|()| body)
 }
 

@@ -172,7 +172,8 @@ impl Told {
         for (at, place) in told {
             *is_told.get_mut(*at)?.get_mut(*place)? = true;
         }
-        let turn = told.last().and_then(|place| of(*place)).map(|(pool, address)| (Arc::clone(pool), Arc::clone(address)));
+        let turn =
+            told.last().and_then(|place| of(*place)).map(|(pool, address)| (Arc::clone(pool), Arc::clone(address)));
         let is_left = told.len() < waiting.len();
         self.turn = turn.or(self.turn.take());
         let news = is_told.iter().flatten().filter(|is_told| **is_told).count();

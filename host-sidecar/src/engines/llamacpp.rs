@@ -24,5 +24,5 @@ fn load(name: &str) -> Option<Load> {
         "llamacpp:requests_deferred" => Load::Waiting,
         "llamacpp:kv_cache_usage_ratio" => Load::KvShare,
         _ => return None,
-})
+    })
 }

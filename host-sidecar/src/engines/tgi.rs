@@ -26,5 +26,5 @@ fn load(name: &str) -> Option<Load> {
         "tgi_request_input_length_sum" => Load::PromptTokens,
         "tgi_request_input_length_count" => Load::Prompts,
         _ => return None,
-})
+    })
 }

@@ -226,12 +226,7 @@ impl Pool {
     }
 
     /// Every worker that has been tried, and whether it is to be given nothing.
-    fn tried<'a, T>(
-        &'a self,
-        now: Duration,
-        patience: &Patience,
-        look: impl Fn(&'a Worker, bool) -> T,
-    ) -> Vec<T> {
+    fn tried<'a, T>(&'a self, now: Duration, patience: &Patience, look: impl Fn(&'a Worker, bool) -> T) -> Vec<T> {
         let spared = self.spared(now, patience);
         let workers = self.workers.values().zip(spared).filter(|(worker, _)| worker.tried);
         workers.map(|(worker, busy)| look(worker, busy)).collect()

@@ -159,7 +159,10 @@ impl Worker {
             busy,
             role: self.member.role,
             ranks: self.ranks(),
-            credit: sample.zip(proxy).and_then(|(sample, proxy)| sample.credits.get(&proxy).copied()).unwrap_or_default(),
+            credit: sample
+                .zip(proxy)
+                .and_then(|(sample, proxy)| sample.credits.get(&proxy).copied())
+                .unwrap_or_default(),
         }
     }
 }
