@@ -35,6 +35,8 @@ struct Held {
 #[derive(Debug)]
 struct HeldWorker {
     report: WorkerReport,
+    /// Which numbers these are.
+    numbers: u64,
     /// What the proxy was known to have admitted when the scrape began that these numbers are from.
     credit: Admitted,
 }
@@ -49,46 +51,40 @@ pub struct Sent {
     credits: Vec<(Arc<str>, Credits)>,
 }
 
-/// Of the pool's workers in the document, in its order; and what the proxy had said.
+/// Address, numbers and credit of the pool's workers in the document, in its order; and what the proxy had said.
 #[derive(Debug)]
 struct Credits {
     said: Admitted,
-    workers: Vec<(Arc<str>, Admitted)>,
+    workers: Vec<(Arc<str>, u64, Admitted)>,
 }
 
 impl Told {
     /// What to send so that the proxy holds more of `now`: every change of a state and of a pool, and where numbers are due,
-    /// those of some workers, in turns; or the whole.
+    /// those of some workers, in turns; or the whole, where that is hardly longer.
     pub fn document(&mut self, begun: Begun, revision: Revision, now: &[PoolNow<'_>]) -> Sent {
-        let Begun { stamp, numbers_are_due } = begun;
-        self.look(now);
-        let base = self.stamp.filter(|last| last.epoch == stamp.epoch).map(|last| last.generation);
-        let base = base.filter(|_| self.pools.keys().eq(now.iter().map(|pool| &pool.name)));
+        let Begun { stamp: Stamp { epoch, generation }, numbers_are_due } = begun;
         let all: usize = now.iter().map(|pool| pool.workers.len()).sum();
         let parts = all.div_ceil(MOST).max(1);
         let due = if numbers_are_due { all.div_ceil(parts) } else { 0 };
-        let chosen = base.and_then(|base| Some((base, self.chosen(now, due, all)?)));
+        let news = self.news(now).filter(|news| news.len() == self.pools.len());
+        let base = self.stamp.filter(|last| last.epoch == epoch).zip(news);
+        let change = base.map(|(last, news)| (last.generation, self.chosen(now, &news, due), news));
+        let change = change.filter(|(_, chosen, _)| chosen.count().saturating_mul(2) <= all + 1);
+        let base = change.as_ref().map(|(base, ..)| *base);
+        let is_left = change.as_ref().is_some_and(|(_, chosen, _)| chosen.is_left);
         let mut sent = Sent {
-            document: ViewDocument {
-                version: VIEW_VERSION,
-                epoch: stamp.epoch,
-                generation: stamp.generation,
-                base: chosen.as_ref().map(|(base, _)| *base),
-                pools: BTreeMap::new(),
-            },
-            extent: Extent { revision, is_left: false, parts: u32::try_from(parts).unwrap_or(u32::MAX) },
+            document: ViewDocument { version: VIEW_VERSION, epoch, generation, base, pools: BTreeMap::new() },
+            extent: Extent { revision, is_left, parts: u32::try_from(parts).unwrap_or(u32::MAX) },
             credits: Vec::new(),
         };
-        match chosen {
-            None => now.iter().for_each(|pool| sent.add(pool, pool.workers.iter(), Vec::new(), &Held::default())),
-            Some((_, chosen)) => {
-                sent.extent.is_left = chosen.is_left;
-                for (pool, is_told) in now.iter().zip(&chosen.is_told) {
-                    let Some(held) = self.pools.get(&pool.name) else { continue };
-                    let workers = pool.workers.iter().zip(is_told).filter(|(_, is_told)| **is_told);
-                    sent.add(pool, workers.map(|(worker, _)| worker), held.gone(pool), held);
-                }
-            }
+        let Some((_, chosen, news)) = change else {
+            now.iter().for_each(|pool| sent.add(pool, pool.workers.iter().map(|worker| (worker, None))));
+            return sent;
+        };
+        for ((pool, is_told), news) in now.iter().zip(&chosen.is_told).zip(&news) {
+            let held = is_told.iter().zip(news).map(|(is_told, news)| news.credit.filter(|_| !is_told));
+            sent.add(pool, pool.workers.iter().zip(held));
+            sent.remove(pool, self.pools.get(&pool.name));
         }
         sent
     }
@@ -107,7 +103,8 @@ impl Told {
                 held.workers.remove(&*address);
             }
             let told = std::mem::take(&mut report.workers).into_iter().zip(credits.workers);
-            held.workers.extend(told.map(|(report, (address, credit))| (address, HeldWorker { report, credit })));
+            let worker = |(report, (address, numbers, credit))| (address, HeldWorker { report, numbers, credit });
+            held.workers.extend(told.map(worker));
             (held.report, held.said) = (report, credits.said);
         }
     }
@@ -123,43 +120,43 @@ impl Told {
         self.pools.clear();
     }
 
+    /// What is new of each worker of each pool; `None` where the proxy holds no such pool.
+    ///
     /// Numbers that a later scrape has seen again are as good as from that. A proxy whose count fell has restarted, and what
     /// was known of the one before says nothing.
-    fn look(&mut self, now: &[PoolNow<'_>]) {
-        for pool in now {
-            let Some(held) = self.pools.get_mut(&pool.name) else { continue };
+    fn news(&mut self, now: &[PoolNow<'_>]) -> Option<Vec<Vec<News>>> {
+        let of_pool = |pool: &PoolNow<'_>| {
+            let held = self.pools.get_mut(&pool.name)?;
             let has_restarted = pool.said.requests < held.said.requests;
-            for worker in &pool.workers {
-                let Some(known) = held.workers.get_mut(worker.address) else { continue };
-                if worker.has_numbers(&known.report) {
+            held.said = pool.said;
+            // Both are in the order of addresses.
+            let mut all_held = held.workers.iter_mut().peekable();
+            let of_worker = |worker: &WorkerNow<'_>| {
+                while all_held.next_if(|(address, _)| is_before(address, worker.address)).is_some() {}
+                let known = all_held.next_if(|(address, _)| !is_before(worker.address, address));
+                let Some((_, known)) = known else { return News { is_state: true, is_number: true, credit: None } };
+                let has_numbers = worker.numbers == known.numbers;
+                if has_numbers {
                     known.credit = worker.credit;
                 } else if has_restarted {
                     known.credit = Admitted::default();
                 }
-            }
-            held.said = pool.said;
-        }
+                let is_number = !has_numbers || !worker.has_cause(&known.report);
+                News { is_state: !worker.has_state(&known.report), is_number, credit: Some(known.credit) }
+            };
+            Some(pool.workers.iter().map(of_worker).collect())
+        };
+        now.iter().map(of_pool).collect()
     }
 
-    /// Which workers to tell; `None` where the whole is hardly longer. `due` is of how many numbers may be told that tell of
-    /// no change of a state.
-    fn chosen(&mut self, now: &[PoolNow<'_>], due: usize, all: usize) -> Option<Chosen> {
-        let mut is_told: Vec<Vec<bool>> = Vec::with_capacity(now.len());
+    /// Which workers to tell: all whose state is new, and of the others at most `due`, in turns.
+    fn chosen(&mut self, now: &[PoolNow<'_>], news: &[Vec<News>], due: usize) -> Chosen {
+        let mut is_told: Vec<Vec<bool>> =
+            news.iter().map(|news| news.iter().map(|news| news.is_state).collect()).collect();
         let mut waiting = Vec::new();
-        for (at, pool) in now.iter().enumerate() {
-            let held = self.pools.get(&pool.name)?;
-            let mut known = held.workers.iter().peekable();
-            let states = pool.workers.iter().enumerate().map(|(place, worker)| {
-                // Both are in the order of addresses.
-                while known.next_if(|(address, _)| *address < worker.address).is_some() {}
-                let Some((_, known)) = known.next_if(|(address, _)| *address == worker.address) else { return true };
-                let is_state = !worker.has_state(&known.report);
-                if !is_state && !worker.has_numbers(&known.report) {
-                    waiting.push((at, place));
-                }
-                is_state
-            });
-            is_told.push(states.collect());
+        for (at, news) in news.iter().enumerate() {
+            let numbers = news.iter().enumerate().filter(|(_, news)| news.is_number && !news.is_state);
+            waiting.extend(numbers.map(|(place, _)| (at, place)));
         }
         let of = |(at, place): (usize, usize)| {
             let pool = now.get(at)?;
@@ -170,15 +167,32 @@ impl Told {
         waiting.rotate_left(first);
         let told = waiting.get(..due).unwrap_or(&waiting);
         for (at, place) in told {
-            *is_told.get_mut(*at)?.get_mut(*place)? = true;
+            if let Some(is_told) = is_told.get_mut(*at).and_then(|pool| pool.get_mut(*place)) {
+                *is_told = true;
+            }
         }
-        let turn =
-            told.last().and_then(|place| of(*place)).map(|(pool, address)| (Arc::clone(pool), Arc::clone(address)));
         let is_left = told.len() < waiting.len();
-        self.turn = turn.or(self.turn.take());
-        let news = is_told.iter().flatten().filter(|is_told| **is_told).count();
-        (news.saturating_mul(2) <= all + 1).then_some(Chosen { is_told, is_left })
+        if let Some((pool, address)) = told.last().and_then(|place| of(*place)) {
+            self.turn = Some((Arc::clone(pool), Arc::clone(address)));
+        }
+        Chosen { is_told, is_left }
     }
+}
+
+/// What is new of a worker.
+#[derive(Clone, Copy, Debug)]
+struct News {
+    /// What it is, or whether it is busy.
+    is_state: bool,
+    /// The rest.
+    is_number: bool,
+    /// Of the numbers that the proxy holds.
+    credit: Option<Admitted>,
+}
+
+/// By their texts, which are mostly the same one.
+fn is_before(one: &Arc<str>, other: &Arc<str>) -> bool {
+    !Arc::ptr_eq(one, other) && one < other
 }
 
 struct Chosen {
@@ -188,14 +202,20 @@ struct Chosen {
     is_left: bool,
 }
 
+impl Chosen {
+    fn count(&self) -> usize {
+        self.is_told.iter().flatten().filter(|is_told| **is_told).count()
+    }
+}
+
 impl Held {
     /// Addresses of workers that the pool no longer has.
     fn gone(&self, pool: &PoolNow<'_>) -> Vec<String> {
         let mut there = pool.workers.iter().peekable();
         let mut gone = Vec::new();
         for address in self.workers.keys() {
-            while there.next_if(|worker| worker.address < address).is_some() {}
-            if there.next_if(|worker| worker.address == address).is_none() {
+            while there.next_if(|worker| is_before(worker.address, address)).is_some() {}
+            if there.next_if(|worker| !is_before(address, worker.address)).is_none() {
                 gone.push(address.to_string());
             }
         }
@@ -209,34 +229,35 @@ impl Sent {
         Stamp { epoch: self.document.epoch, generation: self.document.generation }
     }
 
-    /// Tells of a pool, and of these of its workers, what a proxy that holds `held` does not know. Its credit is what was
-    /// known when the oldest of the scrapes began whose numbers the proxy then holds.
-    fn add<'a>(
-        &mut self,
-        pool: &PoolNow<'_>,
-        told: impl Iterator<Item = &'a WorkerNow<'a>>,
-        removed: Vec<String>,
-        held: &Held,
-    ) {
-        let (mut workers, mut credits) = (Vec::new(), Vec::new());
-        for worker in told {
-            workers.push(worker.report());
-            credits.push((Arc::clone(worker.address), worker.credit));
+    /// Tells of a pool, and of those of its workers that come without a credit; the others are known by numbers of that
+    /// credit. The pool's is what was known when the oldest of the scrapes began whose numbers the proxy then holds.
+    fn add<'a>(&mut self, pool: &PoolNow<'_>, all: impl Iterator<Item = (&'a WorkerNow<'a>, Option<Admitted>)>) {
+        let (mut workers, mut told, mut oldest) = (Vec::new(), Vec::new(), None);
+        for (worker, held) in all {
+            if held.is_none() {
+                workers.push(worker.report());
+                told.push((Arc::clone(worker.address), worker.numbers, worker.credit));
+            }
+            let credit = held.unwrap_or(worker.credit);
+            let is_older = |oldest: Admitted| (credit.requests, credit.blocks) < (oldest.requests, oldest.blocks);
+            if worker.is_live() && oldest.is_none_or(is_older) {
+                oldest = Some(credit);
+            }
         }
-        let mut fresh = credits.iter().peekable();
-        let held_or_told = pool.workers.iter().filter_map(|worker| {
-            let told = fresh.next_if(|(address, _)| address == worker.address).map(|(_, credit)| *credit);
-            let credit = told.or_else(|| held.workers.get(worker.address).map(|held| held.credit))?;
-            worker.is_live().then_some(credit)
-        });
-        let admitted = held_or_told.min_by_key(|credit| (credit.requests, credit.blocks)).unwrap_or(pool.said);
-        let PoolNow { saturation, dispatch_budget, .. } = *pool;
-        let report = PoolReport { admitted, saturation, dispatch_budget, workers, removed };
-        let is_whole = self.document.base.is_none();
-        let is_nothing = report.workers.is_empty() && report.removed.is_empty() && report == held.report;
-        if is_whole || !is_nothing {
-            self.document.pools.insert(pool.name.to_string(), report);
-            self.credits.push((Arc::clone(&pool.name), Credits { said: pool.said, workers: credits }));
+        let PoolNow { said, saturation, dispatch_budget, .. } = *pool;
+        let admitted = oldest.unwrap_or(said);
+        let report = PoolReport { admitted, saturation, dispatch_budget, workers, removed: Vec::new() };
+        self.document.pools.insert(pool.name.to_string(), report);
+        self.credits.push((Arc::clone(&pool.name), Credits { said, workers: told }));
+    }
+
+    /// Tells which workers a pool no longer has; nothing of the pool at all where the proxy knows all of it.
+    fn remove(&mut self, pool: &PoolNow<'_>, held: Option<&Held>) {
+        let (Some(held), Some(report)) = (held, self.document.pools.get_mut(&*pool.name)) else { return };
+        report.removed = held.gone(pool);
+        if *report == held.report {
+            self.document.pools.remove(&*pool.name);
+            self.credits.pop();
         }
     }
 }

@@ -165,12 +165,9 @@ impl Pool {
     ) {
         let rule = self.busy_rule();
         let Some(worker) = self.worker_mut(&scrape.worker) else { return };
-        let was_tried = std::mem::replace(&mut worker.tried, true);
-        worker.cause = result.as_ref().err().copied();
-        if let Ok(reading) = result {
-            let sample = Sample { began: scrape.began, reading, credits: scrape.credits };
-            revision.numbers += u64::from(worker.saw(sample));
-        }
+        let was_tried = worker.tried;
+        let Scrape { began, credits, .. } = scrape;
+        worker.scraped(result.map(|reading| Sample { began, reading, credits }), &mut revision.numbers);
         revision.states += u64::from(worker.judge(&rule, now, patience));
         self.untried -= usize::from(!was_tried);
     }

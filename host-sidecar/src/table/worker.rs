@@ -35,6 +35,8 @@ pub struct Worker {
     /// Why the last scrape gave nothing; `None` when it did.
     pub cause: Option<Cause>,
     pub busy: bool,
+    /// Another one whenever its numbers are others; of no other worker.
+    pub numbers: u64,
     /// What the exporter beside it says.
     pub exported_gpus: Vec<Gpu>,
     latch: Latch,
@@ -68,6 +70,7 @@ impl Worker {
             sample: None,
             cause: None,
             busy: false,
+            numbers: 0,
             exported_gpus: Vec::new(),
             latch: Latch::default(),
             noted: (WorkerState::Down, false, false),
@@ -127,15 +130,20 @@ impl Worker {
         self.sample.as_ref().map(|sample| sample.reading.limits).unwrap_or_default()
     }
 
-    /// Takes a good sample; returns whether it says anything new.
-    pub fn saw(&mut self, sample: Sample) -> bool {
-        let same = |old: &Sample| {
-            old.reading == sample.reading
-                && (Arc::ptr_eq(&old.credits, &sample.credits) || old.credits == sample.credits)
-        };
-        let is_news = !self.sample.as_ref().is_some_and(same);
+    /// Takes what a scrape came to; a bad one leaves the last good sample. `revision` counts what there is to tell.
+    pub fn scraped(&mut self, result: Result<Sample, Cause>, revision: &mut u64) {
+        self.tried = true;
+        self.cause = result.as_ref().err().copied();
+        let Ok(sample) = result else { return };
+        let before = self.sample.as_ref();
+        let same_credits = |old: &Sample| Arc::ptr_eq(&old.credits, &sample.credits) || old.credits == sample.credits;
+        let has_same_numbers = before.is_some_and(|old| old.reading.ranks == sample.reading.ranks);
+        let is_same = before.is_some_and(|old| old.reading == sample.reading && same_credits(old));
+        *revision += u64::from(!is_same);
+        if !has_same_numbers {
+            self.numbers = *revision;
+        }
         self.sample = Some(sample);
-        is_news
     }
 
     /// Judges anew; returns whether its state or busyness differs from the last look.
@@ -159,6 +167,7 @@ impl Worker {
             busy,
             role: self.member.role,
             ranks: self.ranks(),
+            numbers: self.numbers,
             credit: sample
                 .zip(proxy)
                 .and_then(|(sample, proxy)| sample.credits.get(&proxy).copied())
@@ -174,6 +183,8 @@ pub struct WorkerNow<'a> {
     pub address: &'a Arc<str>,
     /// What the proxy was known to have admitted when its last good scrape began.
     pub credit: Admitted,
+    /// Which numbers these are: others have another one.
+    pub numbers: u64,
     state: WorkerState,
     scraped_ms_ago: u64,
     cause: Option<Cause>,
@@ -193,9 +204,9 @@ impl WorkerNow<'_> {
         (self.state, self.busy, self.role) == (report.state, report.busy, report.role)
     }
 
-    /// Whether a report says the rest, ages apart.
-    pub fn has_numbers(&self, report: &WorkerReport) -> bool {
-        self.cause == report.cause.as_deref() && self.ranks == report.ranks
+    /// Whether a report says why its last scrape gave no numbers, or that it did.
+    pub fn has_cause(&self, report: &WorkerReport) -> bool {
+        self.cause == report.cause.as_deref()
     }
 
     /// As proxies are told.
