@@ -69,8 +69,8 @@ impl PageClient {
         Ok(Self { uri, host, kept: None })
     }
 
-    /// Status and body of one exchange that takes at most `deadline` and `limit` bytes. `peer` says how to connect, where
-    /// there is no connection yet or it has gone.
+    /// Status of one exchange that takes at most `deadline` and `limit` bytes; `take` is given the body piece by piece, as it
+    /// comes. `peer` says how to connect, where there is no connection yet or it has gone.
     ///
     /// # Errors
     /// [`FetchError`]; any status is an answer.
@@ -79,8 +79,9 @@ impl PageClient {
         peer: &Peer,
         deadline: Duration,
         limit: usize,
-    ) -> Result<(StatusCode, Vec<u8>), FetchError> {
-        let (mut exchange, mut late) = (pin!(self.exchange(peer, limit)), pin!(tokio::time::sleep(deadline)));
+        take: impl FnMut(&[u8]),
+    ) -> Result<StatusCode, FetchError> {
+        let (mut exchange, mut late) = (pin!(self.exchange(peer, limit, take)), pin!(tokio::time::sleep(deadline)));
         let (mut is_late, mut turns) = (false, LAST_TURNS);
         poll_fn(|context| {
             if let Poll::Ready(answer) = exchange.as_mut().poll(context) {
@@ -99,12 +100,17 @@ impl PageClient {
         .await
     }
 
-    async fn exchange(&mut self, peer: &Peer, limit: usize) -> Result<(StatusCode, Vec<u8>), FetchError> {
+    async fn exchange(
+        &mut self,
+        peer: &Peer,
+        limit: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<StatusCode, FetchError> {
         // Taken out, so that it is closed when this is dropped half-way.
         if let Some(mut kept) = self.kept.take()
             && kept.is_open().await
         {
-            match kept.exchange(self.request()?, limit).await {
+            match kept.exchange(self.request()?, limit, &mut take).await {
                 // Its other end closed it while nothing was under way: no fault of anybody.
                 Err(Failure::Unanswered(_)) => {}
                 Err(Failure::Answered(error)) => return Err(error),
@@ -115,7 +121,7 @@ impl PageClient {
             }
         }
         let mut fresh = Connection::open(peer, self.uri.clone()).await.map_err(FetchError::Connection)?;
-        match fresh.exchange(self.request()?, limit).await {
+        match fresh.exchange(self.request()?, limit, &mut take).await {
             Err(Failure::Unanswered(cause)) => Err(FetchError::Connection(cause)),
             Err(Failure::Answered(error)) => Err(error),
             Ok(answer) => {
@@ -154,12 +160,14 @@ impl Connection {
         &mut self,
         request: Request<Empty<Bytes>>,
         limit: usize,
-    ) -> Result<(StatusCode, Vec<u8>), Failure> {
+        take: impl FnMut(&[u8]),
+    ) -> Result<StatusCode, Failure> {
         let Self { sender, driver, ended } = self;
         let mut exchange = pin!(async {
             let answer = sender.send_request(request).await.map_err(|error| Failure::Unanswered(error.into()))?;
             let status = answer.status();
-            Ok((status, read(answer.into_body(), limit).await.map_err(Failure::Answered)?))
+            read(answer.into_body(), limit, take).await.map_err(Failure::Answered)?;
+            Ok(status)
         });
         poll_fn(|context| {
             // One that has ended has told the exchange why.
@@ -170,20 +178,20 @@ impl Connection {
     }
 }
 
-async fn read(mut body: Incoming, limit: usize) -> Result<Vec<u8>, FetchError> {
-    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > limit {
+async fn read(mut body: Incoming, limit: usize, mut take: impl FnMut(&[u8])) -> Result<(), FetchError> {
+    if body.size_hint().lower() > limit as u64 {
         return Err(FetchError::TooLarge(limit));
     }
-    let mut page = Vec::with_capacity(announced);
+    let mut length = 0;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(connection)?.into_data() else { continue };
-        if page.len() + data.len() > limit {
+        length += data.len();
+        if length > limit {
             return Err(FetchError::TooLarge(limit));
         }
-        page.extend_from_slice(&data);
+        take(&data);
     }
-    Ok(page)
+    Ok(())
 }
 
 fn connection(cause: impl Into<Cause>) -> FetchError {

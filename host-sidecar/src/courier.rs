@@ -23,8 +23,10 @@ pub struct Courier {
     interval: Duration,
     generation: u64,
     attempted_at: Option<Duration>,
+    /// When numbers were last told.
+    numbers_at: Option<Duration>,
     /// What the proxy has last taken; before that, nothing.
-    told: Option<Revision>,
+    told: Option<Extent>,
     phase: Phase,
 }
 
@@ -37,6 +39,26 @@ enum Phase {
     Failing { failures: u32, retry_at: Duration },
     /// A later sidecar's view stands.
     Superseded { by: u64 },
+}
+
+/// What a document tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// All changes of states up to this.
+    pub revision: Revision,
+    /// Numbers of some workers have to wait for the next document.
+    pub is_left: bool,
+    /// Documents in which the numbers of all workers are told, one after the other; at least one.
+    pub parts: u32,
+}
+
+/// A push that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// What it is sent under.
+    pub stamp: Stamp,
+    /// It is time to tell numbers too.
+    pub numbers_are_due: bool,
 }
 
 /// What a document is sent under.
@@ -80,43 +102,62 @@ pub enum Transition {
 impl Courier {
     /// Nothing sent. A sidecar names itself by its `epoch`: its start, in milliseconds since 1970.
     pub fn new(epoch: u64, heartbeat: Duration, interval: Duration) -> Self {
-        Self { epoch, heartbeat, interval, generation: 0, attempted_at: None, told: None, phase: Phase::Fine }
+        Self {
+            epoch,
+            heartbeat,
+            interval,
+            generation: 0,
+            attempted_at: None,
+            numbers_at: None,
+            told: None,
+            phase: Phase::Fine,
+        }
     }
 
     /// When the next push is due, given what there is to tell.
     ///
-    /// A change of state is told at once, other numbers at most once a scrape interval, and nothing new after a
-    /// heartbeat. A proxy that fails is tried again after a pause, whatever there is to tell; one that obeys another
-    /// sidecar at the pace of heartbeats.
+    /// A change of state is told at once, other numbers at such a pace that those of all workers are told once a scrape
+    /// interval, and nothing new after a heartbeat. A proxy that fails is tried again after a pause, whatever there is to
+    /// tell; one that obeys another sidecar at the pace of heartbeats.
     pub fn due(&self, current: Revision) -> Duration {
         let Some(attempted_at) = self.attempted_at else { return Duration::ZERO };
-        let pause = match (self.phase, self.told) {
-            (Phase::Failing { retry_at, .. }, _) => return retry_at,
-            (Phase::Superseded { .. }, _) => self.heartbeat,
-            (Phase::Fine, Some(told)) if told.states != current.states => COALESCE,
-            (Phase::Fine, Some(told)) if told.numbers != current.numbers => self.interval.min(self.heartbeat),
-            (Phase::Fine, _) => self.heartbeat,
-        };
-        attempted_at + pause
+        let heartbeat = attempted_at + self.heartbeat;
+        match (self.phase, self.told) {
+            (Phase::Failing { retry_at, .. }, _) => retry_at,
+            (Phase::Fine, Some(told)) if told.revision.states != current.states => attempted_at + COALESCE,
+            (Phase::Fine, Some(told)) if told.is_left || told.revision.numbers != current.numbers => {
+                self.numbers_due().max(attempted_at + COALESCE).min(heartbeat)
+            }
+            (Phase::Fine | Phase::Superseded { .. }, _) => heartbeat,
+        }
+    }
+
+    fn numbers_due(&self) -> Duration {
+        self.numbers_at.unwrap_or_default() + self.look()
     }
 
     /// How often to look whether numbers have changed, which nobody is woken for.
     pub fn look(&self) -> Duration {
-        self.interval.min(self.heartbeat)
+        let parts = self.told.map_or(1, |told| told.parts.max(1));
+        (self.interval / parts).min(self.heartbeat)
     }
 
     /// Begins a push.
-    pub fn begin(&mut self, now: Duration) -> Stamp {
+    pub fn begin(&mut self, now: Duration) -> Begun {
         self.attempted_at = Some(now);
+        let numbers_are_due = self.numbers_at.is_none() || now >= self.numbers_due();
+        if numbers_are_due {
+            self.numbers_at = Some(now);
+        }
         // By the clock, so that a courier that takes over from another of the same sidecar goes on above it.
         let by_clock = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         self.generation = self.generation.saturating_add(1).max(by_clock);
-        Stamp { epoch: self.epoch, generation: self.generation }
+        Begun { stamp: Stamp { epoch: self.epoch, generation: self.generation }, numbers_are_due }
     }
 
     /// Ends the push that [`Self::begin`] began, which told `told`. `jitter` is random in 0 to 1: a pause is shortened
     /// by up to its half, so that proxies which failed together are not tried together.
-    pub fn end(&mut self, outcome: &Outcome, told: Revision, now: Duration, jitter: f64) -> Option<Transition> {
+    pub fn end(&mut self, outcome: &Outcome, told: Extent, now: Duration, jitter: f64) -> Option<Transition> {
         match outcome {
             Outcome::Taken(_) => {
                 let first = self.told.replace(told).is_none();
@@ -207,8 +248,8 @@ mod tests {
     }
 
     fn push(courier: &mut Courier, at: Duration, outcome: impl Fn(Stamp) -> Outcome) -> Option<Transition> {
-        let stamp = courier.begin(at);
-        courier.end(&outcome(stamp), Revision::default(), at, 0.0)
+        let stamp = courier.begin(at).stamp;
+        courier.end(&outcome(stamp), Extent::default(), at, 0.0)
     }
 
     fn failed(_: Stamp) -> Outcome {
@@ -224,6 +265,24 @@ mod tests {
         assert_eq!(courier.due(quiet), ms(1_050));
         assert_eq!(courier.due(Revision { numbers: 1, ..quiet }), ms(150));
         assert_eq!(courier.due(Revision { states: 1, numbers: 1, ..Revision::default() }), ms(55));
+    }
+
+    #[test]
+    fn numbers_have_a_pace_of_their_own_that_states_do_not_hold_up() {
+        let mut courier = courier();
+        let begun = courier.begin(ms(0));
+        assert!(begun.numbers_are_due);
+        courier.end(&taken(begun.stamp), Extent { parts: 4, is_left: true, ..Extent::default() }, ms(1), 0.0);
+        assert_eq!(courier.due(Revision::default()), ms(25), "some were left, in four parts an interval");
+        for at in [5, 10, 15, 20] {
+            let begun = courier.begin(ms(at));
+            assert!(!begun.numbers_are_due, "{at}");
+            let told = Extent { parts: 4, is_left: true, ..Extent::default() };
+            courier.end(&taken(begun.stamp), told, ms(at), 0.0);
+        }
+        assert_eq!(courier.due(Revision::default()), ms(25));
+        assert!(courier.begin(ms(25)).numbers_are_due);
+        assert!(!courier.begin(ms(30)).numbers_are_due);
     }
 
     #[test]
@@ -243,7 +302,7 @@ mod tests {
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000, 1_000, 1_000], "never longer than a heartbeat");
         courier.begin(ms(0));
-        courier.end(&Outcome::Failed(String::new()), Revision::default(), ms(0), 1.0);
+        courier.end(&Outcome::Failed(String::new()), Extent::default(), ms(0), 1.0);
         assert_eq!(courier.due(Revision::default()), ms(500));
     }
 
@@ -254,10 +313,10 @@ mod tests {
         let endings: [fn(Stamp) -> Outcome; 6] =
             [taken, failed, |_| refused(EPOCH, 40), |_| refused(EPOCH, 3), |_| refused(EPOCH + 5, 900), taken];
         for ending in endings {
-            let stamp = courier.begin(ms(0));
+            let stamp = courier.begin(ms(0)).stamp;
             assert!(stamp.generation > last, "{stamp:?} after {last}");
             last = stamp.generation;
-            courier.end(&ending(stamp), Revision::default(), ms(0), 0.0);
+            courier.end(&ending(stamp), Extent::default(), ms(0), 0.0);
         }
         assert_eq!(last, 43, "it went on above what stood, and another epoch's generations mean nothing");
     }
@@ -308,7 +367,7 @@ mod tests {
         let news = Revision { states: 2, numbers: 2, ..Revision::default() };
         push(&mut courier, ms(0), taken);
         courier.begin(ms(10));
-        courier.end(&Outcome::Failed(String::new()), news, ms(10), 0.0);
+        courier.end(&Outcome::Failed(String::new()), Extent { revision: news, ..Extent::default() }, ms(10), 0.0);
         push(&mut courier, ms(200), taken);
         assert_eq!(courier.due(news), ms(205));
     }

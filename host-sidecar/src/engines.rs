@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::page::samples;
+use crate::page::{self, Sieve, samples};
 use crate::reading::Reading;
 
 pub mod custom;
@@ -76,6 +76,20 @@ impl Engine {
             Self::Custom(_) => "custom",
         }
     }
+
+    /// Whether a series of this name is read from its page.
+    fn wants(&self, name: &str) -> bool {
+        match self {
+            Self::Vllm => vllm::wants(name),
+            Self::Sglang => sglang::wants(name),
+            Self::Triton => triton::wants(name),
+            Self::Trtllm => trtllm::wants(name),
+            Self::Tgi => tgi::wants(name),
+            Self::Llamacpp => llamacpp::wants(name),
+            Self::Dynamo => dynamo::wants(name),
+            Self::Custom(mapping) => mapping.wants(name),
+        }
+    }
 }
 
 /// What `page` says if it is `engine`'s.
@@ -125,9 +139,34 @@ pub fn recognise(page: &str) -> Option<Engine> {
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     recognised: Option<Engine>,
+    page: Sieve,
 }
 
 impl Reader {
+    /// Begins another page.
+    pub fn begin(&mut self) {
+        self.page.clear();
+    }
+
+    /// Takes the next piece of a page, of which it keeps what any engine is read by, or `configured` where that is known.
+    pub fn push(&mut self, configured: Option<&Engine>, piece: &[u8]) {
+        match configured {
+            Some(engine) => self.page.push(piece, |name| str::from_utf8(name).is_ok_and(|name| engine.wants(name))),
+            None => self.page.push(piece, is_of_any),
+        }
+    }
+
+    /// What the page says that has come since [`Self::begin`].
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn end(&mut self, configured: Option<&Engine>) -> Result<Reading, PageError> {
+        let kept = std::mem::take(&mut self.page);
+        let reading = self.read(configured, &page::text(kept.kept()));
+        self.page = kept;
+        reading
+    }
+
     /// What `page` says if it is `configured`'s or, without that, the engine's that it is recognised by. One that has been
     /// recognised is looked for anew only when its page can no longer be read as such: the worker may have been replaced.
     ///
@@ -146,6 +185,12 @@ impl Reader {
             None => known.unwrap_or(Err(PageError::UnknownEngine)),
         }
     }
+}
+
+/// Whether an engine is read by a series of this name. Most series of a page are buckets, by which none is.
+fn is_of_any(name: &[u8]) -> bool {
+    let is_wanted = |name| Engine::NAMED.iter().any(|engine| engine.wants(name));
+    !name.ends_with(b"_bucket") && str::from_utf8(name).is_ok_and(is_wanted)
 }
 
 /// Whose load gauge `name` is.

@@ -21,6 +21,10 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memchr2, memchr3};
 
+mod sieve;
+
+pub use sieve::Sieve;
+
 /// The text of a page. Bytes that are no UTF-8 become the sign that says so, which is no part of any name or number.
 ///
 /// Text that is sound, as nearly every page is, is checked several times faster at once than piece by piece.
@@ -55,10 +59,15 @@ pub fn samples<'a, K>(
         if !line.starts_with(prefix) {
             return None;
         }
-        let end = memchr3(b'{', b' ', b'\t', line.as_bytes())?;
-        let (name, rest) = line.split_at_checked(end)?;
+        let (name, rest) = line.split_at_checked(name_of(line.as_bytes())?.len())?;
         Some((pick(name)?, Sample::read(rest)?))
     })
+}
+
+/// What a line begins with, blanks apart, up to its labels or its value.
+fn name_of(line: &[u8]) -> Option<&[u8]> {
+    let line = if line.starts_with(b" ") || line.starts_with(b"\t") { line.trim_ascii_start() } else { line };
+    line.get(..memchr3(b'{', b' ', b'\t', line)?)
 }
 
 /// What stands before each line feed.

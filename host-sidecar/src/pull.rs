@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use admission_core::view::{Have, PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, ViewQuestion, ViewRefusal};
+use admission_core::view::{Have, VIEW_VERSION, ViewAnswer, ViewDocument, ViewQuestion, ViewRefusal};
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
@@ -15,12 +15,12 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tracing::{info, warn};
 
-use crate::courier::{Courier, Outcome, Stamp};
+use crate::courier::{Courier, Extent, Outcome, Stamp};
 use crate::push::log_change;
 use crate::server::authorize;
 use crate::shared::Shared;
 use crate::table::{ProxyId, Revision, Way};
-use crate::told::Told;
+use crate::told::{Sent, Told};
 
 /// What stands for all of them in metrics: their names are drawn by chance, and come and go.
 pub const LABEL: &str = "(pulling)";
@@ -52,12 +52,6 @@ struct Asker {
     /// Of its last question.
     number: u64,
     heard: Duration,
-}
-
-struct Sent {
-    stamp: Stamp,
-    revision: Revision,
-    pools: BTreeMap<String, PoolReport>,
 }
 
 /// Why a question has no view for an answer.
@@ -151,10 +145,10 @@ impl Pulls {
         asker.heard = now;
         asker.number += 1;
         let mut took = false;
-        if let Some((outcome, revision)) = asker.outcome(question, self.shared.epoch) {
+        if let Some((outcome, extent)) = asker.outcome(question, self.shared.epoch) {
             took = matches!(outcome, Outcome::Taken(_));
             self.shared.counters.pushed(LABEL, outcome.label());
-            if let Some(transition) = asker.courier.end(&outcome, revision, now, fastrand::f64()) {
+            if let Some(transition) = asker.courier.end(&outcome, extent, now, fastrand::f64()) {
                 log_change(&question.proxy, &transition);
             }
         }
@@ -200,11 +194,9 @@ impl Pulls {
 
     fn document(&self, proxy: &str, number: u64, now: Duration) -> Result<ViewDocument, Refused> {
         self.with(proxy, number, |asker| {
-            let stamp = asker.courier.begin(now);
-            let (revision, pools) = self.shared.read(|table| (table.revision(), table.reports(asker.id, now)));
-            let document = asker.told.document(stamp, &pools);
-            asker.sent = Some(Sent { stamp, revision, pools });
-            document
+            let (begun, told) = (asker.courier.begin(now), &mut asker.told);
+            let sent = self.shared.read(|table| told.document(begun, table.revision(), &table.told_to(asker.id, now)));
+            asker.sent.insert(sent).document.clone()
         })
     }
 
@@ -220,22 +212,23 @@ impl Pulls {
 impl Asker {
     /// What has become of the last answer, as a question tells, and what that answer told; `None` where there is nothing to
     /// tell of.
-    fn outcome(&mut self, question: &ViewQuestion, epoch: u64) -> Option<(Outcome, Revision)> {
+    fn outcome(&mut self, question: &ViewQuestion, epoch: u64) -> Option<(Outcome, Extent)> {
         let have = question.have.map(|Have { epoch, generation }| Stamp { epoch, generation });
         let sent = self.sent.take();
         let outcome = match (sent, have) {
-            (Some(sent), Some(have)) if have == sent.stamp => {
-                self.told.taken(sent.stamp, sent.pools);
+            (Some(sent), Some(have)) if have == sent.stamp() => {
+                let extent = sent.extent;
+                self.told.taken(sent);
                 let Stamp { epoch, generation } = have;
-                Some((Outcome::Taken(ViewAnswer { epoch, generation, ..ViewAnswer::default() }), sent.revision))
+                Some((Outcome::Taken(ViewAnswer { epoch, generation, ..ViewAnswer::default() }), extent))
             }
             (sent, Some(have)) if have.epoch >= epoch && !self.told.is_of(have) => {
                 let (epoch, generation) = (Some(have.epoch), Some(have.generation));
                 let error = "another view stands".to_owned();
                 let refusal = ViewRefusal { error, epoch, generation, needs_whole: false };
-                Some((Outcome::Refused(refusal), sent.map_or_else(Revision::default, |sent| sent.revision)))
+                Some((Outcome::Refused(refusal), sent.map_or_else(Extent::default, |sent| sent.extent)))
             }
-            (Some(sent), _) => Some((Outcome::Failed("it did not take the last answer".into()), sent.revision)),
+            (Some(sent), _) => Some((Outcome::Failed("it did not take the last answer".into()), sent.extent)),
             (None, _) => None,
         };
         if question.needs_whole || !have.is_some_and(|have| self.told.is_of(have)) {

@@ -76,15 +76,15 @@ impl Pusher {
     /// Says what is new; false where the proxy does not hold what that changes.
     async fn tell(&mut self) -> bool {
         let now = self.shared.now();
-        let stamp = self.courier.begin(now);
-        let (revision, pools) = self.shared.read(|table| (table.revision(), table.reports(self.id, now)));
-        let document = self.told.document(stamp, &pools);
-        let outcome = self.send(&document, stamp).await;
+        let begun = self.courier.begin(now);
+        let told = &mut self.told;
+        let sent = self.shared.read(|table| told.document(begun, table.revision(), &table.told_to(self.id, now)));
+        let outcome = self.send(&sent.document, begun.stamp).await;
         let now = self.shared.now();
-        let transition = self.courier.end(&outcome, revision, now, fastrand::f64());
+        let transition = self.courier.end(&outcome, sent.extent, now, fastrand::f64());
         self.shared.counters.pushed(&self.proxy.url, outcome.label());
         if let Outcome::Taken(answer) = &outcome {
-            self.told.taken(stamp, pools);
+            self.told.taken(sent);
             self.shared.update(|table| table.said(self.id, answer, now, true));
         } else {
             self.told.forget();

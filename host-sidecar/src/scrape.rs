@@ -11,10 +11,9 @@ use tracing::{info, warn};
 
 use crate::client::PageClient;
 use crate::config;
-use crate::engines::{PageError, Reader};
+use crate::engines::{Engine, PageError, Reader};
 use crate::fetch::{FetchError, Peer, exchange};
 use crate::metrics::ScrapeCounters;
-use crate::page;
 use crate::reading::Reading;
 use crate::shared::Shared;
 use crate::table::Target;
@@ -68,10 +67,7 @@ impl Scraper {
         let began = shared.now();
         let worker = &self.target.worker;
         let Some(scrape) = shared.read(|table| table.begin_scrape(worker, began)) else { return false };
-        let result = match self.fetch(peer, config.scrape.timeout).await {
-            Ok(page) => self.reader.read(pool.engine.as_ref(), &page::text(&page)).map_err(ScrapeError::Page),
-            Err(error) => Err(error),
-        };
+        let result = self.fetch(peer, config.scrape.timeout, pool.engine.as_ref()).await;
         let now = shared.now();
         self.counters.scraped(label(&result), now.saturating_sub(began));
         self.log_change(&result);
@@ -80,7 +76,12 @@ impl Scraper {
         true
     }
 
-    async fn fetch(&mut self, peer: &Arc<Peer>, deadline: Duration) -> Result<Vec<u8>, ScrapeError> {
+    async fn fetch(
+        &mut self,
+        peer: &Arc<Peer>,
+        deadline: Duration,
+        engine: Option<&Engine>,
+    ) -> Result<Reading, ScrapeError> {
         let client = match &mut self.connection {
             Some((client, made_by)) if Arc::ptr_eq(made_by, peer) => client,
             stale => {
@@ -88,7 +89,11 @@ impl Scraper {
                 &mut stale.insert((client, Arc::clone(peer))).0
             }
         };
-        body(client.get(peer, deadline, MAX_PAGE_BYTES).await)
+        self.reader.begin();
+        let take = |piece: &[u8]| self.reader.push(engine, piece);
+        let status = client.get(peer, deadline, MAX_PAGE_BYTES, take).await.map_err(ScrapeError::Fetch)?;
+        ok(status)?;
+        self.reader.end(engine).map_err(ScrapeError::Page)
     }
 
     fn log_change(&mut self, result: &Result<Reading, ScrapeError>) {
@@ -108,14 +113,13 @@ impl Scraper {
 
 /// A page that is read too seldom for a connection of its own.
 pub async fn page(peer: &Peer, url: &str, deadline: Duration) -> Result<Vec<u8>, ScrapeError> {
-    body(exchange(peer.client().get(url), deadline, MAX_PAGE_BYTES).await)
+    let (status, body) =
+        exchange(peer.client().get(url), deadline, MAX_PAGE_BYTES).await.map_err(ScrapeError::Fetch)?;
+    ok(status).map(|()| body)
 }
 
-fn body(answer: Result<(StatusCode, Vec<u8>), FetchError>) -> Result<Vec<u8>, ScrapeError> {
-    match answer.map_err(ScrapeError::Fetch)? {
-        (StatusCode::OK, body) => Ok(body),
-        (status, _) => Err(ScrapeError::Status(status)),
-    }
+fn ok(status: StatusCode) -> Result<(), ScrapeError> {
+    if status == StatusCode::OK { Ok(()) } else { Err(ScrapeError::Status(status)) }
 }
 
 /// Every value of the metric label `result`.

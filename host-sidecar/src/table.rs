@@ -4,10 +4,11 @@
 //! asks: `scrape`, `discovery` and `push` bring in what they saw.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use admission_core::saturation::{BudgetSource, BusyThresholds};
-use admission_core::view::{PoolReport, ViewAnswer};
+use admission_core::view::{Admitted, PoolReport, ViewAnswer};
 
 use crate::config::{self, Patience};
 use crate::discovery::{Found, Member};
@@ -22,7 +23,7 @@ use pool::Pool;
 use proxies::{Credits, Proxies};
 pub use proxies::{ProxyId, ProxyRow, Way};
 use worker::Cause;
-pub use worker::WorkerId;
+pub use worker::{WorkerId, WorkerNow};
 
 /// The workers, their pools, and what the proxies said they admitted.
 #[derive(Debug)]
@@ -72,6 +73,21 @@ pub enum ThresholdError {
     UnknownModel(String),
     /// A sentence that names the number.
     OutOfRange(String),
+}
+
+/// One pool for one proxy.
+#[derive(Clone, Debug)]
+pub struct PoolNow<'a> {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What the proxy has last said to have admitted.
+    pub said: Admitted,
+    /// How full it is.
+    pub saturation: Option<f64>,
+    /// What its dispatch budget comes to, where it has one.
+    pub dispatch_budget: Option<f64>,
+    /// Those that have been tried, in the order of their addresses.
+    pub workers: Vec<WorkerNow<'a>>,
 }
 
 /// One pool for the metrics page.
@@ -214,16 +230,17 @@ impl Table {
         self.proxies.rows()
     }
 
-    /// What a proxy is told at `now`: of pools of which all that is needed is known.
-    pub fn reports(&self, proxy: ProxyId, now: Duration) -> BTreeMap<String, PoolReport> {
+    /// What there is to tell a proxy at `now`: of pools of which all that is needed is known, in the order of their names.
+    pub fn told_to(&self, proxy: ProxyId, now: Duration) -> Vec<PoolNow<'_>> {
         let settled = self.pools.iter().filter(|pool| pool.settled);
-        let report = |pool: &Pool| {
-            let known = self.proxies.admitted(proxy, &pool.name);
-            let admitted = pool.credit(proxy, now, &self.patience).or(known).unwrap_or_default();
-            let queued = self.proxies.queued(&pool.name, now);
-            (pool.name.to_string(), PoolReport { admitted, ..pool.report(now, &self.patience, queued) })
-        };
-        settled.map(report).collect()
+        let mut pools: Vec<_> = settled
+            .map(|pool| {
+                let said = self.proxies.admitted(proxy, &pool.name).unwrap_or_default();
+                pool.told_to(proxy, said, now, &self.patience, self.proxies.queued(&pool.name, now))
+            })
+            .collect();
+        pools.sort_by(|one, other| one.name.cmp(&other.name));
+        pools
     }
 
     /// Every pool at `now`, in the order of the configuration.

@@ -1,60 +1,266 @@
-//! What a proxy has taken, so that it need only be told what has changed since.
+//! What a proxy has taken, so that it need only be told what has changed since, and not all of that at once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use admission_core::view::{PoolReport, VIEW_VERSION, ViewDocument, changes};
+use admission_core::view::{Admitted, PoolReport, VIEW_VERSION, ViewDocument, WorkerReport};
 
-use crate::courier::Stamp;
+use crate::courier::{Begun, Extent, Stamp};
+use crate::table::{PoolNow, Revision, WorkerNow};
 
-type Pools = BTreeMap<String, PoolReport>;
+/// Most workers of which numbers are told at once: a proxy reads so many in about a millisecond, during which a change of
+/// state waits.
+const MOST: usize = 128;
 
 /// The last document that one proxy has taken, if it is known to hold one.
 #[derive(Debug, Default)]
-pub struct Told(Option<(Stamp, Pools)>);
+pub struct Told {
+    stamp: Option<Stamp>,
+    /// By name.
+    pools: BTreeMap<Arc<str>, Held>,
+    /// Pool and address of the last worker whose numbers were told for their turn.
+    turn: Option<(Arc<str>, Arc<str>)>,
+}
+
+/// What a proxy holds of one pool.
+#[derive(Debug, Default)]
+struct Held {
+    /// Without workers.
+    report: PoolReport,
+    /// What the proxy had said to have admitted when it was told.
+    said: Admitted,
+    workers: BTreeMap<Arc<str>, HeldWorker>,
+}
+
+#[derive(Debug)]
+struct HeldWorker {
+    report: WorkerReport,
+    /// Which numbers these are.
+    numbers: u64,
+    /// What the proxy was known to have admitted when the scrape began that these numbers are from.
+    credit: Admitted,
+}
+
+/// A document, and what the proxy holds when it has taken it.
+#[derive(Debug)]
+pub struct Sent {
+    /// What is sent.
+    pub document: ViewDocument,
+    /// What it tells.
+    pub extent: Extent,
+    credits: Vec<(Arc<str>, Credits)>,
+}
+
+/// Address, numbers and credit of the pool's workers in the document, in its order; and what the proxy had said.
+#[derive(Debug)]
+struct Credits {
+    said: Admitted,
+    workers: Vec<(Arc<str>, u64, Admitted)>,
+}
 
 impl Told {
-    /// What to send so that the proxy holds `pools`: what has changed, or the whole.
-    pub fn document(&self, stamp: Stamp, pools: &Pools) -> ViewDocument {
-        let change = self.0.as_ref().filter(|(last, _)| last.epoch == stamp.epoch);
-        let change = change.and_then(|(last, before)| Some((last.generation, changes(before, pools)?)));
-        let (base, pools) = match change {
-            Some((base, change)) => (Some(base), change),
-            None => (None, pools.clone()),
+    /// What to send so that the proxy holds more of `now`: every change of a state and of a pool, and where numbers are due,
+    /// those of some workers, in turns; or the whole, where that is hardly longer.
+    pub fn document(&mut self, begun: Begun, revision: Revision, now: &[PoolNow<'_>]) -> Sent {
+        let Begun { stamp: Stamp { epoch, generation }, numbers_are_due } = begun;
+        let all: usize = now.iter().map(|pool| pool.workers.len()).sum();
+        let parts = all.div_ceil(MOST).max(1);
+        let due = if numbers_are_due { all.div_ceil(parts) } else { 0 };
+        let news = self.news(now).filter(|news| news.len() == self.pools.len());
+        let base = self.stamp.filter(|last| last.epoch == epoch).zip(news);
+        let change = base.map(|(last, news)| (last.generation, self.chosen(now, &news, due), news));
+        let change = change.filter(|(_, chosen, _)| chosen.count().saturating_mul(2) <= all + 1);
+        let base = change.as_ref().map(|(base, ..)| *base);
+        let is_left = change.as_ref().is_some_and(|(_, chosen, _)| chosen.is_left);
+        let mut sent = Sent {
+            document: ViewDocument { version: VIEW_VERSION, epoch, generation, base, pools: BTreeMap::new() },
+            extent: Extent { revision, is_left, parts: u32::try_from(parts).unwrap_or(u32::MAX) },
+            credits: Vec::new(),
         };
-        ViewDocument { version: VIEW_VERSION, epoch: stamp.epoch, generation: stamp.generation, base, pools }
+        let Some((_, chosen, news)) = change else {
+            now.iter().for_each(|pool| sent.add(pool, pool.workers.iter().map(|worker| (worker, None))));
+            return sent;
+        };
+        for ((pool, is_told), news) in now.iter().zip(&chosen.is_told).zip(&news) {
+            let held = is_told.iter().zip(news).map(|(is_told, news)| news.credit.filter(|_| !is_told));
+            sent.add(pool, pool.workers.iter().zip(held));
+            sent.remove(pool, self.pools.get(&pool.name));
+        }
+        sent
     }
 
     /// The proxy has taken this.
-    pub fn taken(&mut self, stamp: Stamp, pools: Pools) {
-        self.0 = Some((stamp, pools));
+    pub fn taken(&mut self, sent: Sent) {
+        let Sent { document: ViewDocument { epoch, generation, base, mut pools, .. }, credits, .. } = sent;
+        if base.is_none() {
+            self.pools.clear();
+        }
+        self.stamp = Some(Stamp { epoch, generation });
+        for (name, credits) in credits {
+            let Some(mut report) = pools.remove(&*name) else { continue };
+            let held = self.pools.entry(name).or_default();
+            for address in std::mem::take(&mut report.removed) {
+                held.workers.remove(&*address);
+            }
+            let told = std::mem::take(&mut report.workers).into_iter().zip(credits.workers);
+            let worker = |(report, (address, numbers, credit))| (address, HeldWorker { report, numbers, credit });
+            held.workers.extend(told.map(worker));
+            (held.report, held.said) = (report, credits.said);
+        }
     }
 
     /// Whether that is what it holds.
     pub fn is_of(&self, stamp: Stamp) -> bool {
-        self.0.as_ref().is_some_and(|(last, _)| *last == stamp)
+        self.stamp == Some(stamp)
     }
 
     /// Nobody knows what the proxy holds.
     pub fn forget(&mut self) {
-        self.0 = None;
+        self.stamp = None;
+        self.pools.clear();
+    }
+
+    /// What is new of each worker of each pool; `None` where the proxy holds no such pool.
+    ///
+    /// Numbers that a later scrape has seen again are as good as from that. A proxy whose count fell has restarted, and what
+    /// was known of the one before says nothing.
+    fn news(&mut self, now: &[PoolNow<'_>]) -> Option<Vec<Vec<News>>> {
+        let of_pool = |pool: &PoolNow<'_>| {
+            let held = self.pools.get_mut(&pool.name)?;
+            let has_restarted = pool.said.requests < held.said.requests;
+            held.said = pool.said;
+            // Both are in the order of addresses.
+            let mut all_held = held.workers.iter_mut().peekable();
+            let of_worker = |worker: &WorkerNow<'_>| {
+                while all_held.next_if(|(address, _)| is_before(address, worker.address)).is_some() {}
+                let known = all_held.next_if(|(address, _)| !is_before(worker.address, address));
+                let Some((_, known)) = known else { return News { is_state: true, is_number: true, credit: None } };
+                let has_numbers = worker.numbers == known.numbers;
+                if has_numbers {
+                    known.credit = worker.credit;
+                } else if has_restarted {
+                    known.credit = Admitted::default();
+                }
+                let is_number = !has_numbers || !worker.has_cause(&known.report);
+                News { is_state: !worker.has_state(&known.report), is_number, credit: Some(known.credit) }
+            };
+            Some(pool.workers.iter().map(of_worker).collect())
+        };
+        now.iter().map(of_pool).collect()
+    }
+
+    /// Which workers to tell: all whose state is new, and of the others at most `due`, in turns.
+    fn chosen(&mut self, now: &[PoolNow<'_>], news: &[Vec<News>], due: usize) -> Chosen {
+        let mut is_told: Vec<Vec<bool>> =
+            news.iter().map(|news| news.iter().map(|news| news.is_state).collect()).collect();
+        let mut waiting = Vec::new();
+        for (at, news) in news.iter().enumerate() {
+            let numbers = news.iter().enumerate().filter(|(_, news)| news.is_number && !news.is_state);
+            waiting.extend(numbers.map(|(place, _)| (at, place)));
+        }
+        let of = |(at, place): (usize, usize)| {
+            let pool = now.get(at)?;
+            Some((&pool.name, pool.workers.get(place)?.address))
+        };
+        let last = self.turn.as_ref().map(|(pool, address)| (pool, address));
+        let first = waiting.partition_point(|place| of(*place) <= last);
+        waiting.rotate_left(first);
+        let told = waiting.get(..due).unwrap_or(&waiting);
+        for (at, place) in told {
+            if let Some(is_told) = is_told.get_mut(*at).and_then(|pool| pool.get_mut(*place)) {
+                *is_told = true;
+            }
+        }
+        let is_left = told.len() < waiting.len();
+        if let Some((pool, address)) = told.last().and_then(|place| of(*place)) {
+            self.turn = Some((Arc::clone(pool), Arc::clone(address)));
+        }
+        Chosen { is_told, is_left }
+    }
+}
+
+/// What is new of a worker.
+#[derive(Clone, Copy, Debug)]
+struct News {
+    /// What it is, or whether it is busy.
+    is_state: bool,
+    /// The rest.
+    is_number: bool,
+    /// Of the numbers that the proxy holds.
+    credit: Option<Admitted>,
+}
+
+/// By their texts, which are mostly the same one.
+fn is_before(one: &Arc<str>, other: &Arc<str>) -> bool {
+    !Arc::ptr_eq(one, other) && one < other
+}
+
+struct Chosen {
+    /// For each worker of each pool.
+    is_told: Vec<Vec<bool>>,
+    /// There are numbers that have to wait for the next document.
+    is_left: bool,
+}
+
+impl Chosen {
+    fn count(&self) -> usize {
+        self.is_told.iter().flatten().filter(|is_told| **is_told).count()
+    }
+}
+
+impl Held {
+    /// Addresses of workers that the pool no longer has.
+    fn gone(&self, pool: &PoolNow<'_>) -> Vec<String> {
+        let mut there = pool.workers.iter().peekable();
+        let mut gone = Vec::new();
+        for address in self.workers.keys() {
+            while there.next_if(|worker| is_before(worker.address, address)).is_some() {}
+            if there.next_if(|worker| !is_before(address, worker.address)).is_none() {
+                gone.push(address.to_string());
+            }
+        }
+        gone
+    }
+}
+
+impl Sent {
+    /// What the document is sent under.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { epoch: self.document.epoch, generation: self.document.generation }
+    }
+
+    /// Tells of a pool, and of those of its workers that come without a credit; the others are known by numbers of that
+    /// credit. The pool's is what was known when the oldest of the scrapes began whose numbers the proxy then holds.
+    fn add<'a>(&mut self, pool: &PoolNow<'_>, all: impl Iterator<Item = (&'a WorkerNow<'a>, Option<Admitted>)>) {
+        let (mut workers, mut told, mut oldest) = (Vec::new(), Vec::new(), None);
+        for (worker, held) in all {
+            if held.is_none() {
+                workers.push(worker.report());
+                told.push((Arc::clone(worker.address), worker.numbers, worker.credit));
+            }
+            let credit = held.unwrap_or(worker.credit);
+            let is_older = |oldest: Admitted| (credit.requests, credit.blocks) < (oldest.requests, oldest.blocks);
+            if worker.is_live() && oldest.is_none_or(is_older) {
+                oldest = Some(credit);
+            }
+        }
+        let PoolNow { said, saturation, dispatch_budget, .. } = *pool;
+        let admitted = oldest.unwrap_or(said);
+        let report = PoolReport { admitted, saturation, dispatch_budget, workers, removed: Vec::new() };
+        self.document.pools.insert(pool.name.to_string(), report);
+        self.credits.push((Arc::clone(&pool.name), Credits { said, workers: told }));
+    }
+
+    /// Tells which workers a pool no longer has; nothing of the pool at all where the proxy knows all of it.
+    fn remove(&mut self, pool: &PoolNow<'_>, held: Option<&Held>) {
+        let (Some(held), Some(report)) = (held, self.document.pools.get_mut(&*pool.name)) else { return };
+        report.removed = held.gone(pool);
+        if *report == held.report {
+            self.document.pools.remove(&*pool.name);
+            self.credits.pop();
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_whole_is_sent_until_something_is_known_to_be_held() {
-        let pools = Pools::from([("p".to_owned(), PoolReport::default())]);
-        let stamp = |generation| Stamp { epoch: 7, generation };
-        let mut told = Told::default();
-        let first = told.document(stamp(1), &pools);
-        assert_eq!((first.base, first.pools.len()), (None, 1));
-        told.taken(stamp(1), pools.clone());
-        let next = told.document(stamp(3), &pools);
-        assert_eq!((next.base, next.generation, next.pools.len()), (Some(1), 3, 0), "nothing has changed since");
-        told.forget();
-        assert_eq!(told.document(stamp(4), &pools), ViewDocument { generation: 4, ..first });
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use admission_core::view::RankReport;
-use host_sidecar::engines::Reader;
+use host_sidecar::engines::{Engine, Reader};
 use host_sidecar::page::text;
 
 /// Every page of a folder with its name, in the order of the names.
@@ -60,6 +60,23 @@ fn pages_cut_anywhere_say_nothing_that_the_whole_does_not() {
                 && whole.engine == cut.engine
             {
                 check_part(&cut.ranks[0], &whole.ranks[0], &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_page_that_comes_in_pieces_says_what_the_whole_does() {
+    for (name, page) in [pages("pages"), pages("corpus/exposition")].concat() {
+        for configured in Engine::NAMED.iter().map(Some).chain([None]) {
+            let whole = Reader::default().read(configured, &text(&page));
+            let mut reader = Reader::default();
+            // Of no scrape that was broken off is anything left.
+            reader.push(configured, b"vllm:num_requests_running 77\nvllm:num_requests_wait");
+            for size in [1, 7, 1_000, 16_384, page.len().max(1)] {
+                reader.begin();
+                page.chunks(size).for_each(|piece| reader.push(configured, piece));
+                assert_eq!(reader.end(configured), whole, "{name} in pieces of {size} as {configured:?}");
             }
         }
     }

@@ -48,6 +48,9 @@ pub fn target(data: &[u8]) {
         assert!(!gpus.is_empty() && gpus.len() <= 256, "{} GPUs", gpus.len());
         gpus.iter().for_each(check_gpu);
     }
+    let mut pieces = Reader::default();
+    data.chunks(7).for_each(|piece| pieces.push(None, piece));
+    assert_eq!(pieces.end(None), Reader::default().read(None, &page), "in pieces");
     if let Some(engine) = recognise(&page) {
         let read = Reader::default().read(None, &page);
         assert!(!matches!(read, Err(PageError::UnknownEngine)), "{engine:?} {read:?}");

@@ -36,7 +36,7 @@ impl Mapping {
     /// # Errors
     /// It names more ranks than a worker can have.
     pub fn note(&self, sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
-        for (name, sample) in samples(page, "", |name| self.uses(name).then_some(name)) {
+        for (name, sample) in samples(page, "", |name| self.wants(name).then_some(name)) {
             let Some(rank) = self.rank_label.as_ref().map_or(Some(0), |label| rank_of(&sample, label)) else {
                 continue;
             };
@@ -54,7 +54,8 @@ impl Mapping {
         Ok(())
     }
 
-    fn uses(&self, name: &str) -> bool {
+    /// Whether a series of this name is read.
+    pub fn wants(&self, name: &str) -> bool {
         self.loads.values().chain(self.limits.values()).any(|source| source.metric == name)
     }
 }

@@ -73,6 +73,11 @@ fn note_whole(sheet: &mut Sheet, whole: &Cells<Page>) -> Result<(), PageError> {
     Ok(())
 }
 
+/// Whether a series of this name is read.
+pub fn wants(name: &str) -> bool {
+    name.starts_with("dynamo_") && series(name).is_some()
+}
+
 /// Whether a metric says how loaded something is.
 pub fn is_load(name: &str) -> bool {
     matches!(series(name), Some(Series::Page(_) | Series::Load(Load::KvShare)))

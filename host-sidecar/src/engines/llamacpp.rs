@@ -10,12 +10,19 @@ use super::{PageError, note_single};
 /// # Errors
 /// None: one rank is never too many.
 pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
-    note_single(sheet, page, "llamacpp:", |name| {
-        Some(match name {
-            "llamacpp:requests_processing" => Load::Running,
-            "llamacpp:requests_deferred" => Load::Waiting,
-            "llamacpp:kv_cache_usage_ratio" => Load::KvShare,
-            _ => return None,
-        })
+    note_single(sheet, page, "llamacpp:", load)
+}
+
+/// Whether a series of this name is read.
+pub fn wants(name: &str) -> bool {
+    name.starts_with("llamacpp:") && load(name).is_some()
+}
+
+fn load(name: &str) -> Option<Load> {
+    Some(match name {
+        "llamacpp:requests_processing" => Load::Running,
+        "llamacpp:requests_deferred" => Load::Waiting,
+        "llamacpp:kv_cache_usage_ratio" => Load::KvShare,
+        _ => return None,
     })
 }

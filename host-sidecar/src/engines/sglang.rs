@@ -61,6 +61,11 @@ pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
     Ok(())
 }
 
+/// Whether a series of this name is read.
+pub fn wants(name: &str) -> bool {
+    name.starts_with("sglang:") && series(name).is_some()
+}
+
 fn series(name: &str) -> Option<Series> {
     Some(match name {
         "sglang:num_running_reqs" => Series::Load(Load::Running),

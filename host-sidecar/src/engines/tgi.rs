@@ -11,13 +11,20 @@ use super::{PageError, note_single};
 /// # Errors
 /// None: one rank is never too many.
 pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
-    note_single(sheet, page, "tgi_", |name| {
-        Some(match name {
-            "tgi_batch_current_size" => Load::Running,
-            "tgi_queue_size" => Load::Waiting,
-            "tgi_request_input_length_sum" => Load::PromptTokens,
-            "tgi_request_input_length_count" => Load::Prompts,
-            _ => return None,
-        })
+    note_single(sheet, page, "tgi_", load)
+}
+
+/// Whether a series of this name is read.
+pub fn wants(name: &str) -> bool {
+    name.starts_with("tgi_") && load(name).is_some()
+}
+
+fn load(name: &str) -> Option<Load> {
+    Some(match name {
+        "tgi_batch_current_size" => Load::Running,
+        "tgi_queue_size" => Load::Waiting,
+        "tgi_request_input_length_sum" => Load::PromptTokens,
+        "tgi_request_input_length_count" => Load::Prompts,
+        _ => return None,
     })
 }

@@ -48,6 +48,11 @@ pub fn gpus(page: &str) -> Result<Vec<Gpu>, PageError> {
     Ok(gpus.list())
 }
 
+/// Whether a series of this name is read.
+pub fn wants(name: &str) -> bool {
+    name.starts_with("nv_") && (label(name).is_some() || fact(name).is_some())
+}
+
 /// The label in which a metric says what its value is of.
 fn label(name: &str) -> Option<&'static str> {
     Some(match name {

@@ -29,6 +29,11 @@ pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
     Ok(())
 }
 
+/// Whether a series of this name is read.
+pub fn wants(name: &str) -> bool {
+    name.starts_with("trtllm_") && series(name).is_some()
+}
+
 fn series(name: &str) -> Option<Series> {
     Some(match name {
         "trtllm_num_requests_running" => Series::Load(Load::Running),

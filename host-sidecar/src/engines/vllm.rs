@@ -45,6 +45,11 @@ pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
     Ok(())
 }
 
+/// Whether a series of this name is read.
+pub fn wants(name: &str) -> bool {
+    name.starts_with("vllm:") && series(name).is_some()
+}
+
 fn series(name: &str) -> Option<Series> {
     Some(Series::Load(match name {
         "vllm:num_requests_running" => Load::Running,

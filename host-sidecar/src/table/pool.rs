@@ -8,7 +8,7 @@ use admission_core::saturation::{BudgetRule, BudgetSamples, BusyThresholds, Satu
 use admission_core::view::{Admitted, PoolReport, Role, WorkerState};
 
 use super::worker::{BusyRule, Sample, Worker};
-use super::{Cause, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId};
+use super::{Cause, PoolNow, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId};
 use crate::config::{self, Patience, WhenStale};
 use crate::discovery::{Found, Member};
 use crate::reading::Reading;
@@ -165,12 +165,9 @@ impl Pool {
     ) {
         let rule = self.busy_rule();
         let Some(worker) = self.worker_mut(&scrape.worker) else { return };
-        let was_tried = std::mem::replace(&mut worker.tried, true);
-        worker.cause = result.as_ref().err().copied();
-        if let Ok(reading) = result {
-            let sample = Sample { began: scrape.began, reading, credits: scrape.credits };
-            revision.numbers += u64::from(worker.saw(sample));
-        }
+        let was_tried = worker.tried;
+        let Scrape { began, credits, .. } = scrape;
+        worker.scraped(result.map(|reading| Sample { began, reading, credits }), &mut revision.numbers);
         revision.states += u64::from(worker.judge(&rule, now, patience));
         self.untried -= usize::from(!was_tried);
     }
@@ -197,26 +194,39 @@ impl Pool {
         }
     }
 
-    /// What a proxy was known to have admitted when the oldest sample of a live worker began; `None` without a live one.
-    pub fn credit(&self, proxy: ProxyId, now: Duration, patience: &Patience) -> Option<Admitted> {
-        let samples = self.live(now, patience).filter_map(|worker| worker.sample.as_ref());
-        let credits = samples.map(|sample| sample.credits.get(&proxy).copied().unwrap_or_default());
-        credits.min_by_key(|credit| (credit.requests, credit.blocks))
+    /// What there is to tell a proxy that has `said` what it admitted. `queued` wait in all proxies.
+    pub fn told_to(
+        &self,
+        proxy: ProxyId,
+        said: Admitted,
+        now: Duration,
+        patience: &Patience,
+        queued: Option<u64>,
+    ) -> PoolNow<'_> {
+        let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
+        let workers = self.tried(now, patience, |worker, busy| worker.now(Some(proxy), now, patience, busy));
+        PoolNow { name: Arc::clone(&self.name), said, saturation, dispatch_budget, workers }
     }
 
-    /// What is told of it, but for what the proxy admitted. `queued` wait in the proxies.
+    /// What is told of it, but for what proxies admitted. `queued` wait in the proxies.
     pub fn report(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolReport {
-        let loads = || self.loads(now, patience);
-        let samples = self.samples(queued);
+        let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
+        let workers = self.tried(now, patience, |worker, busy| worker.now(None, now, patience, busy).report());
+        PoolReport { saturation, dispatch_budget, workers, ..PoolReport::default() }
+    }
+
+    /// How full it is, and what its dispatch budget comes to.
+    fn fullness(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> (Option<f64>, Option<f64>) {
+        let (loads, samples) = (|| self.loads(now, patience), self.samples(queued));
+        let budget = self.budget.as_ref().map(|rule| rule.budget(loads(), &samples));
+        (Some(self.saturation.saturation(loads())), budget)
+    }
+
+    /// Every worker that has been tried, and whether it is to be given nothing.
+    fn tried<'a, T>(&'a self, now: Duration, patience: &Patience, look: impl Fn(&'a Worker, bool) -> T) -> Vec<T> {
         let spared = self.spared(now, patience);
-        let workers = self.workers.values().zip(&spared).filter(|(worker, _)| worker.tried);
-        PoolReport {
-            admitted: Admitted::default(),
-            saturation: Some(self.saturation.saturation(loads())),
-            dispatch_budget: self.budget.as_ref().map(|rule| rule.budget(loads(), &samples)),
-            workers: workers.map(|(worker, busy)| worker.report(now, patience, *busy)).collect(),
-            removed: Vec::new(),
-        }
+        let workers = self.workers.values().zip(spared).filter(|(worker, _)| worker.tried);
+        workers.map(|(worker, busy)| look(worker, busy)).collect()
     }
 
     pub fn row(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolRow<'_> {

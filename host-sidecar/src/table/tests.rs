@@ -2,9 +2,11 @@ use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState
 
 use super::*;
 use crate::config::Config;
+use crate::courier::{Begun, Stamp};
 use crate::discovery::{Condition, LookError};
 use crate::engines::Engine;
 use crate::reading::Limits;
+use crate::told::Told;
 
 mod thresholds;
 
@@ -59,6 +61,12 @@ fn member(address: &str) -> Member {
     }
 }
 
+/// What a proxy is told that holds nothing.
+fn told(table: &Table, proxy: ProxyId, now: Duration) -> BTreeMap<String, PoolReport> {
+    let begun = Begun { stamp: Stamp { epoch: 1, generation: 1 }, numbers_are_due: true };
+    Told::default().document(begun, table.revision(), &table.told_to(proxy, now)).document.pools
+}
+
 fn found(members: &[Member]) -> Found {
     Found { members: Some(members.to_vec()), error: None }
 }
@@ -103,21 +111,21 @@ impl Setting {
     }
 
     fn credit(&self, proxy: usize, now: Duration) -> u64 {
-        self.table.reports(self.proxies[proxy], now)["a"].admitted.requests
+        told(&self.table, self.proxies[proxy], now)["a"].admitted.requests
     }
 }
 
 #[test]
 fn nothing_is_told_of_a_pool_until_all_its_workers_have_been_tried() {
     let mut setting = setting();
-    let told = |setting: &Setting| setting.table.reports(setting.proxies[0], ms(10)).into_keys().collect::<Vec<_>>();
-    assert!(told(&setting).is_empty() && !setting.table.has_settled());
+    let names = |setting: &Setting| told(&setting.table, setting.proxies[0], ms(10)).into_keys().collect::<Vec<_>>();
+    assert!(names(&setting).is_empty() && !setting.table.has_settled());
     assert_eq!(setting.table.unsettled().next().unwrap(), "pool a: worker a1:1 has not been scraped yet");
     setting.scrape("b1:1", 1, ms(0));
-    assert_eq!(told(&setting), ["b"]);
+    assert_eq!(names(&setting), ["b"]);
     setting.fail("a1:1", ms(10));
     setting.fail("a2:1", ms(10));
-    assert_eq!(told(&setting), ["a", "b"], "a bad try is a try");
+    assert_eq!(names(&setting), ["a", "b"], "a bad try is a try");
     assert_eq!(setting.table.unsettled().count(), 0);
     let report = setting.worker("a1:1", ms(10));
     assert_eq!((report.state, report.busy, report.ranks.len()), (WorkerState::Down, false, 0));
@@ -307,7 +315,7 @@ fn another_configuration_keeps_what_is_known_of_what_stays() {
     let other = CONFIG.replace(r#""a2:1"]"#, r#""a3:1"]"#).replace("- {name: b", "- {name: c");
     setting.table.configure(&Config::parse(&other).unwrap());
     assert_eq!(setting.id("a1:1"), kept);
-    let told = setting.table.reports(setting.proxies[0], ms(1));
+    let told = told(&setting.table, setting.proxies[0], ms(1));
     assert_eq!(told.keys().collect::<Vec<_>>(), ["a"], "nothing is known of pool c");
     assert_eq!(told["a"].workers.len(), 1, "nor of a3");
     assert_eq!(

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission_core::saturation::{BusyThresholds, Latch, WorkerLoad};
-use admission_core::view::{RankReport, WorkerReport, WorkerState};
+use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState};
 
-use super::{Credits, Target};
+use super::{Credits, ProxyId, Target};
 use crate::config::{Patience, WhenStale};
 use crate::discovery::{Condition, Member};
 use crate::reading::{Gpu, Limits, Reading};
@@ -35,6 +35,8 @@ pub struct Worker {
     /// Why the last scrape gave nothing; `None` when it did.
     pub cause: Option<Cause>,
     pub busy: bool,
+    /// Another one whenever its numbers are others; of no other worker.
+    pub numbers: u64,
     /// What the exporter beside it says.
     pub exported_gpus: Vec<Gpu>,
     latch: Latch,
@@ -68,6 +70,7 @@ impl Worker {
             sample: None,
             cause: None,
             busy: false,
+            numbers: 0,
             exported_gpus: Vec::new(),
             latch: Latch::default(),
             noted: (WorkerState::Down, false, false),
@@ -127,15 +130,20 @@ impl Worker {
         self.sample.as_ref().map(|sample| sample.reading.limits).unwrap_or_default()
     }
 
-    /// Takes a good sample; returns whether it says anything new.
-    pub fn saw(&mut self, sample: Sample) -> bool {
-        let same = |old: &Sample| {
-            old.reading == sample.reading
-                && (Arc::ptr_eq(&old.credits, &sample.credits) || old.credits == sample.credits)
-        };
-        let is_news = !self.sample.as_ref().is_some_and(same);
+    /// Takes what a scrape came to; a bad one leaves the last good sample. `revision` counts what there is to tell.
+    pub fn scraped(&mut self, result: Result<Sample, Cause>, revision: &mut u64) {
+        self.tried = true;
+        self.cause = result.as_ref().err().copied();
+        let Ok(sample) = result else { return };
+        let before = self.sample.as_ref();
+        let same_credits = |old: &Sample| Arc::ptr_eq(&old.credits, &sample.credits) || old.credits == sample.credits;
+        let has_same_numbers = before.is_some_and(|old| old.reading.ranks == sample.reading.ranks);
+        let is_same = before.is_some_and(|old| old.reading == sample.reading && same_credits(old));
+        *revision += u64::from(!is_same);
+        if !has_same_numbers {
+            self.numbers = *revision;
+        }
         self.sample = Some(sample);
-        is_news
     }
 
     /// Judges anew; returns whether its state or busyness differs from the last look.
@@ -147,16 +155,70 @@ impl Worker {
         std::mem::replace(&mut self.noted, seen) != seen
     }
 
-    pub fn report(&self, now: Duration, patience: &Patience, busy: bool) -> WorkerReport {
-        let began = self.sample.as_ref().map_or(Duration::ZERO, |sample| sample.began);
-        WorkerReport {
-            address: self.id.address.to_string(),
+    /// For a proxy, if for one.
+    pub fn now(&self, proxy: Option<ProxyId>, now: Duration, patience: &Patience, busy: bool) -> WorkerNow<'_> {
+        let sample = self.sample.as_ref();
+        let began = sample.map_or(Duration::ZERO, |sample| sample.began);
+        WorkerNow {
+            address: &self.id.address,
             state: self.state(now, patience),
             scraped_ms_ago: u64::try_from(now.saturating_sub(began).as_millis()).unwrap_or(u64::MAX),
-            cause: self.cause.map(str::to_owned),
+            cause: self.cause,
             busy,
             role: self.member.role,
-            ranks: self.ranks().to_vec(),
+            ranks: self.ranks(),
+            numbers: self.numbers,
+            credit: sample
+                .zip(proxy)
+                .and_then(|(sample, proxy)| sample.credits.get(&proxy).copied())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// What there is to tell of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerNow<'a> {
+    /// Where it serves.
+    pub address: &'a Arc<str>,
+    /// What the proxy was known to have admitted when its last good scrape began.
+    pub credit: Admitted,
+    /// Which numbers these are: others have another one.
+    pub numbers: u64,
+    state: WorkerState,
+    scraped_ms_ago: u64,
+    cause: Option<Cause>,
+    busy: bool,
+    role: Role,
+    ranks: &'a [RankReport],
+}
+
+impl WorkerNow<'_> {
+    /// Whether it can be given work.
+    pub fn is_live(&self) -> bool {
+        self.state == WorkerState::Up
+    }
+
+    /// Whether a report says what it is and whether it is busy.
+    pub fn has_state(&self, report: &WorkerReport) -> bool {
+        (self.state, self.busy, self.role) == (report.state, report.busy, report.role)
+    }
+
+    /// Whether a report says why its last scrape gave no numbers, or that it did.
+    pub fn has_cause(&self, report: &WorkerReport) -> bool {
+        self.cause == report.cause.as_deref()
+    }
+
+    /// As proxies are told.
+    pub fn report(&self) -> WorkerReport {
+        WorkerReport {
+            address: self.address.to_string(),
+            state: self.state,
+            scraped_ms_ago: self.scraped_ms_ago,
+            cause: self.cause.map(str::to_owned),
+            busy: self.busy,
+            role: self.role,
+            ranks: self.ranks.to_vec(),
         }
     }
 }
