@@ -209,10 +209,10 @@ impl Config {
                  count as down between two scrapes"
             ));
         }
-        if timeout > interval {
+        if timeout >= down_after {
             warnings.push(format!(
-                "scrape.timeout ({timeout:?}) is longer than scrape.interval ({interval:?}): a slow worker is scraped \
-                 less often than configured"
+                "scrape.timeout ({timeout:?}) is not below scrape.down_after ({down_after:?}): a worker whose page takes \
+                 so long counts as down before it has come"
             ));
         }
         for pool in &self.pools {

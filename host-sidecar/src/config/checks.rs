@@ -15,7 +15,7 @@ use super::{Config, ConfigError, Pool, Proxy, Push, Scrape, TokenSource, UNIX, W
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9090);
 const SCRAPE: Scrape = Scrape {
     interval: Duration::from_millis(100),
-    timeout: Duration::from_millis(80),
+    timeout: Duration::from_secs(1),
     stale_after: Duration::from_millis(500),
     down_after: Duration::from_secs(2),
 };

@@ -148,7 +148,7 @@ fn sidecar_config(control: SocketAddr, workers: &[SocketAddr]) -> Result<Value> 
     let pool = |name: &str, workers: &[SocketAddr]| json!({"name": name, "busy": {"active_decode_blocks_threshold": 0.85}, "workers": workers});
     Ok(json!({
         "listen": "127.0.0.1:0",
-        "scrape": {"interval": "100ms", "timeout": "80ms", "down_after": "2s"},
+        "scrape": {"interval": "100ms", "timeout": "1s", "down_after": "2s"},
         "push": {"heartbeat": "1s", "timeout": "1s"},
         "proxies": [{"url": format!("http://{control}"), "token": TOKEN}],
         "pools": [pool("fleet", others), pool(PROBE, std::slice::from_ref(probed))],

@@ -19,7 +19,7 @@ fn the_smallest_configuration_has_every_default() {
     let config = Config::parse(SMALLEST).unwrap();
     assert_eq!(config.listen.to_string(), "127.0.0.1:9090");
     assert_eq!(config.scrape.interval, Duration::from_millis(100));
-    assert_eq!(config.scrape.timeout, Duration::from_millis(80));
+    assert_eq!(config.scrape.timeout, Duration::from_secs(1));
     assert_eq!(config.scrape.down_after, Duration::from_secs(2));
     assert_eq!(config.push.heartbeat, Duration::from_secs(1));
     assert_eq!(config.push.timeout, Duration::from_secs(1));
@@ -217,7 +217,14 @@ fn a_token_never_shows() {
 
 #[test]
 fn an_interval_beyond_the_patience_is_warned_of() {
-    let text = format!("scrape: {{interval: 3s}}\n{SMALLEST}");
-    let warnings = Config::parse(&text).unwrap().warnings();
-    assert!(warnings[0].contains("scrape.down_after"), "{warnings:?}");
+    let warnings = |scrape: &str| Config::parse(&format!("scrape: {scrape}\n{SMALLEST}")).unwrap().warnings();
+    for (scrape, says) in [
+        ("{interval: 600ms}", "(600ms) is longer than scrape.stale_after (500ms)"),
+        ("{interval: 3s}", "(3s) is longer than scrape.down_after (2s)"),
+        ("{timeout: 2s}", "scrape.timeout (2s) is not below scrape.down_after (2s)"),
+    ] {
+        let found = warnings(scrape);
+        assert!(found.len() == 1 && found[0].contains(says), "{scrape}: {found:?}");
+    }
+    assert_eq!(warnings("{interval: 500ms, timeout: 1900ms}"), [""; 0]);
 }
