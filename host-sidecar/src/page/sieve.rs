@@ -41,12 +41,19 @@ impl Sieve {
             self.begun.clear();
         }
         let mut begin = 0;
+        // Lines of one name stand together, so most that are left out begin like the one before.
+        let mut left_out: &[u8] = b"#";
         for feed in memchr_iter(b'\n', piece) {
             let line = piece.get(begin..=feed).unwrap_or_default();
+            begin = feed + 1;
+            if line.starts_with(left_out) {
+                continue;
+            }
             if is_wanted(line, &wanted) {
                 self.kept.extend_from_slice(line);
+            } else if let Some(head) = head_of(line) {
+                left_out = head;
             }
-            begin = feed + 1;
         }
         self.begun.extend_from_slice(piece.get(begin..).unwrap_or_default());
     }
@@ -55,6 +62,14 @@ impl Sieve {
     pub fn kept(&self) -> &[u8] {
         &self.kept
     }
+}
+
+/// The name of a line that begins with it, and the byte behind: all lines that begin so have that name.
+fn head_of(line: &[u8]) -> Option<&[u8]> {
+    if matches!(line.first(), Some(b' ' | b'\t')) {
+        return None;
+    }
+    line.get(..=name_of(line)?.len())
 }
 
 /// A third of a page is comments, whose first word names nothing.
@@ -81,10 +96,10 @@ mod tests {
 
     #[test]
     fn lines_are_kept_whole_however_they_come() {
-        let page = b"# HELP a b\na 1\nab 2\n  b:c{x=\"a\"} 3\r\n\na{} 4\nb 5\na\xff 6\na 7";
+        let page = b"# HELP a b\na 1\nab 2\nab 3\n  b:c{x=\"a\"} 3\r\n\na{} 4\n\t{} 5\n\ta 6\nb 5\na\xff 6\na 7";
         for length in 1..=page.len() {
             let kept = sieved(page, std::iter::repeat_n(length, page.len() / length));
-            assert_eq!(kept, b"a 1\n  b:c{x=\"a\"} 3\r\na{} 4\n", "in pieces of {length}");
+            assert_eq!(kept, b"a 1\n  b:c{x=\"a\"} 3\r\na{} 4\n\ta 6\n", "in pieces of {length}");
         }
     }
 
