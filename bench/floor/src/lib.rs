@@ -1,7 +1,7 @@
 //! The floor of the filter benchmark: filters that decide nothing.
 //!
 //! They hold the headers while the body comes, as whoever decides on a body must, so the proxy has to be configured with
-//! `allow_on_headers_stop_iteration`. The configuration says what else they do, see [`Does`].
+//! `allow_on_headers_stop_iteration`. The configuration says what else they do, see `Does`.
 #![allow(missing_docs, reason = "the module exports the host's callbacks, not an API")]
 
 use proxy_wasm::traits::{Context, HttpContext, RootContext};

@@ -87,7 +87,7 @@ fn models_that_no_policy_names_any_more_are_forgotten() {
     assert!(vm.forget_models(&*proxy.store, is_used));
     let held = |label: &str| proxy.store.read(&proxy.policy.keys.model("p", label)).0.unwrap().len();
     assert_eq!(
-        (held("tiny"), held("llama*") > 100, held(&proxy.policy.only_pool().unwrap().model_label(None)) > 100),
+        (held("tiny"), held("llama*") > 100, held(proxy.policy.only_pool().unwrap().model_label(None)) > 100),
         (0, true, true)
     );
     let mut other = proxy.vm();
