@@ -114,6 +114,11 @@ impl Courier {
         }
     }
 
+    /// Goes on at another pace, as it is configured from now on.
+    pub fn pace(&mut self, heartbeat: Duration, interval: Duration) {
+        (self.heartbeat, self.interval) = (heartbeat, interval);
+    }
+
     /// When the next push is due, given what there is to tell.
     ///
     /// A change of state is told at once, other numbers at such a pace that those of all workers are told once a scrape
@@ -283,6 +288,14 @@ mod tests {
         assert_eq!(courier.due(Revision::default()), ms(25));
         assert!(courier.begin(ms(25)).numbers_are_due);
         assert!(!courier.begin(ms(30)).numbers_are_due);
+    }
+
+    #[test]
+    fn another_pace_holds_from_the_next_look_on() {
+        let mut courier = courier();
+        push(&mut courier, ms(50), taken);
+        courier.pace(ms(200), INTERVAL);
+        assert_eq!(courier.due(Revision::default()), ms(250));
     }
 
     #[test]

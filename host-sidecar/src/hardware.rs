@@ -17,12 +17,15 @@ use crate::table::Target;
 /// Longest look at an exporter's page. Nothing waits for it.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
-/// Reads a worker's `hardware_url` for ever, or until its pool is gone. What it said last stands until it says something
-/// else: it is shown, and nothing is decided by it.
+/// Looks in a row without an answer after which what an exporter said last is no longer shown.
+const FORGOTTEN_AFTER: u32 = 3;
+
+/// Reads a worker's `hardware_url` for ever, or until its pool is gone. What it said last stands over a look or two that fail: it
+/// is shown, and nothing is decided by it.
 pub async fn follow_exporter(shared: Arc<Shared>, target: Target) {
     let Some(url) = target.hardware_url.as_deref() else { return };
     let (pool, worker) = (&*target.worker.pool, &*target.worker.address);
-    let mut was_good = None;
+    let (mut was_good, mut failures) = (None, 0_u32);
     while let Some((config, _, peer)) = shared.pool(pool) {
         let looked = page(&peer, url, LONGEST_LOOK.min(config.hardware.interval)).await;
         let gpus = looked.and_then(|page| dcgm::read(&text(&page)).map_err(ScrapeError::Page));
@@ -32,7 +35,9 @@ pub async fn follow_exporter(shared: Arc<Shared>, target: Target) {
                 Err(error) => warn!(pool, worker, url, %error, "exporter cannot be read"),
             }
         }
-        if let Ok(gpus) = gpus {
+        failures = if gpus.is_ok() { 0 } else { failures.saturating_add(1) };
+        let shown = if failures == FORGOTTEN_AFTER { Some(Vec::new()) } else { gpus.ok() };
+        if let Some(gpus) = shown {
             shared.update(|table| table.saw_gpus(&target.worker, gpus));
         }
         tokio::time::sleep(config.hardware.interval).await;

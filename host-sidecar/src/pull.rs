@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::courier::{Courier, Extent, Outcome, Stamp};
 use crate::push::log_change;
@@ -38,8 +38,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub struct Pulls {
     shared: Arc<Shared>,
     askers: Mutex<BTreeMap<String, Asker>>,
-    /// The last question had another token, so that one line is logged and not thousands.
-    stranger: Mutex<bool>,
 }
 
 /// One proxy.
@@ -63,9 +61,8 @@ pub async fn answer(
     headers: HeaderMap,
     question: Result<Json<ViewQuestion>, JsonRejection>,
 ) -> Response {
-    let authorized = authorize(&pulls.shared, &headers);
-    pulls.heard_token(authorized.is_ok());
-    if let Err(refused) = authorized {
+    if let Err(refused) = authorize(&pulls.shared, &headers) {
+        pulls.shared.counters.pushed(LABEL, Outcome::Unauthorized.label());
         return refused.into_response();
     }
     let answer = match checked(question) {
@@ -93,19 +90,7 @@ fn checked(question: Result<Json<ViewQuestion>, JsonRejection>) -> Result<ViewQu
 impl Pulls {
     /// Nobody has asked.
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, askers: Mutex::default(), stranger: Mutex::new(false) }
-    }
-
-    /// Takes note whether a question showed the token; says once that one did not, not each time.
-    fn heard_token(&self, is_ours: bool) {
-        let was_stranger = std::mem::replace(&mut *lock(&self.stranger), !is_ours);
-        if is_ours {
-            return;
-        }
-        self.shared.counters.pushed(LABEL, Outcome::Unauthorized.label());
-        if !was_stranger {
-            warn!("a proxy asks for its view without the token of `api`");
-        }
+        Self { shared, askers: Mutex::default() }
     }
 
     /// Waits until there is something to tell, or for as long as the question says.
@@ -142,6 +127,8 @@ impl Pulls {
             return Err((StatusCode::SERVICE_UNAVAILABLE, format!("{MOST} proxies ask here already")));
         }
         let asker = askers.entry(question.proxy.clone()).or_insert_with(|| self.newcomer(&question.proxy, now));
+        let config = self.shared.config();
+        asker.courier.pace(config.push.heartbeat, config.scrape.interval);
         asker.heard = now;
         asker.number += 1;
         let mut took = false;

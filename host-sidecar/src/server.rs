@@ -49,7 +49,11 @@ pub fn authorize(shared: &Shared, headers: &HeaderMap) -> Result<(), Refusal> {
     };
     let token = source.read().map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error))?;
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    if shown.is_some_and(|shown| shown.ct_eq(token.as_bytes()).into()) {
+    let is_ours = shown.is_some_and(|shown| shown.ct_eq(token.as_bytes()).into());
+    if shared.meets_stranger(!is_ours) {
+        tracing::warn!("somebody asks without the token of `api`, or with another");
+    }
+    if is_ours {
         return Ok(());
     }
     shared.counters.unauthorized();

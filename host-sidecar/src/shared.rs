@@ -1,6 +1,7 @@
 //! What the tasks of one sidecar share.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ pub struct Shared {
     revision: watch::Sender<Revision>,
     /// The GPUs of this machine, where they are read.
     local_gpus: Mutex<Vec<Gpu>>,
+    /// Whoever asked last did so without the token of the API.
+    met_stranger: AtomicBool,
 }
 
 /// What a configuration comes to.
@@ -55,6 +58,7 @@ impl Shared {
             table: Mutex::new(table),
             current: RwLock::new(current),
             local_gpus: Mutex::default(),
+            met_stranger: AtomicBool::new(false),
         })
     }
 
@@ -69,6 +73,12 @@ impl Shared {
         self.counters.configure(&config);
         self.update(|table| table.configure(&config));
         Ok(())
+    }
+
+    /// Takes note whether a request shows the token of the API; whether it is the first that does not, since one did. So one line
+    /// is logged and not thousands.
+    pub fn meets_stranger(&self, is_stranger: bool) -> bool {
+        !self.met_stranger.swap(is_stranger, Ordering::Relaxed) && is_stranger
     }
 
     /// The configuration that stands.

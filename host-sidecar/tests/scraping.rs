@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use admission_core::view::WorkerState::{Down, Up};
-use common::{FakeProxy, FakeWorker, Page, sidecar, until};
+use common::{FakeProxy, FakeWorker, Page, Server, sidecar, until, until_answered};
+use host_sidecar::{Config, Sidecar};
 
 const GOOD: Page = Page::Counting { used: 10, after: Duration::ZERO };
 
@@ -54,6 +55,33 @@ async fn a_bad_worker_costs_only_itself() {
         let never = format!("sluice_sidecar_scrapes_total{{pool=\"p\",result=\"{result}\"}} 0");
         assert!(!metrics.lines().any(|line| line == never), "{never}");
     }
+}
+
+#[tokio::test]
+async fn gpus_are_shown_as_long_as_their_exporter_answers() {
+    let (worker, proxy) = (FakeWorker::start(GOOD), FakeProxy::start());
+    let page = axum::routing::get(async || include_str!("pages/dcgm-3.3.prom"));
+    let mut exporter = Server::start(axum::Router::new().route("/metrics", page));
+    let text = format!(
+        "{{listen: '127.0.0.1:0', hardware: {{interval: 20ms}}, proxies: [{{url: 'http://{}', token: t}}], \
+         pools: [{{name: p, workers: [{{address: '{}', hardware_url: 'http://{}/metrics'}}]}}]}}",
+        proxy.server.address,
+        worker.address(),
+        exporter.address
+    );
+    let sidecar = Sidecar::start(Config::parse(&text).unwrap()).await.unwrap();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = format!("http://{}/metrics", sidecar.address());
+    let gpu = format!("gpu_memory_used_bytes{{pool=\"p\",worker=\"{}\",gpu=", worker.address());
+    let is_shown = async |wanted: bool| {
+        let page = client.get(&url).send().await.unwrap().text().await.unwrap();
+        (page.contains(&gpu) == wanted).then_some(())
+    };
+    until_answered("the GPU is shown", || is_shown(true)).await;
+    exporter.die();
+    until_answered("the GPU is gone", || is_shown(false)).await;
+    exporter.revive();
+    until_answered("the GPU is back", || is_shown(true)).await;
 }
 
 #[tokio::test]

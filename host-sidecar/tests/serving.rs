@@ -207,7 +207,8 @@ async fn the_command_serves_until_it_is_told_to_stop() {
     let worker = FakeWorker::start(STEADY);
     let proxy = FakeProxy::start();
     let (mut child, _folder) = command(&format!(
-        "{{listen: '127.0.0.1:0', proxies: [{{url: 'http://{}', token: {TOKEN}}}], pools: [{{name: p, workers: ['{}']}}]}}",
+        "{{listen: '127.0.0.1:0', api: {{token: {API_TOKEN}}}, proxies: [{{url: 'http://{}', token: {TOKEN}}}], \
+         pools: [{{name: p, workers: ['{}']}}]}}",
         proxy.server.address,
         worker.address()
     ));
@@ -217,6 +218,10 @@ async fn the_command_serves_until_it_is_told_to_stop() {
     until("views are taken", || (proxy.taken() > 0).then_some(())).await;
     assert_eq!(get(url(address, "/healthz")).await.unwrap().status(), StatusCode::OK);
 
+    for _ in 0..3 {
+        assert_eq!(get(url(address, "/v1/view")).await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    }
+
     let killed = Command::new("kill").arg(child.0.id().to_string()).status().unwrap();
     assert!(killed.success());
     let status = until("it has ended", || child.0.try_wait().unwrap()).await;
@@ -224,7 +229,8 @@ async fn the_command_serves_until_it_is_told_to_stop() {
     let mut log = String::new();
     child.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
     assert!(log.contains("proxy takes views") && log.contains("stopping"), "{log}");
-    assert!(!log.contains(TOKEN), "the token is no business of the log");
+    assert_eq!(log.matches("without the token of `api`").count(), 1, "said once: {log}");
+    assert!(!log.contains(TOKEN) && !log.contains(API_TOKEN), "the token is no business of the log");
 }
 
 #[tokio::test]

@@ -78,8 +78,12 @@ impl Worker {
     }
 
     /// The same worker, whose pages stand elsewhere from now on. What they last said is held meanwhile, as after a scrape
-    /// that failed: it must not be told as gone for want of a first one. Scrapes that are under way say nothing any more.
+    /// that failed: it must not be told as gone for want of a first one. Scrapes that are under way say nothing any more, and
+    /// what another exporter said of GPUs goes with it.
     pub fn read_elsewhere(&mut self, id: WorkerId, member: Member) {
+        if member.hardware_url != self.member.hardware_url {
+            self.exported_gpus.clear();
+        }
         self.id = id;
         self.member = member;
     }
