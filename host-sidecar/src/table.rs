@@ -12,7 +12,7 @@ use admission_core::view::{Admitted, PoolReport, ViewAnswer};
 
 use crate::config::{self, Patience};
 use crate::discovery::{Found, Member};
-use crate::reading::{Gpu, Reading};
+use crate::reading::{Gpu, Limits, Reading};
 use crate::thresholds::{ModelThresholds, ThresholdRequest};
 
 mod pool;
@@ -103,6 +103,8 @@ pub struct PoolRow<'a> {
     pub queued: Option<u64>,
     /// GPUs by worker, for those that tell of any.
     pub gpus: BTreeMap<&'a str, &'a [Gpu]>,
+    /// What each worker says of its own limits.
+    pub limits: BTreeMap<&'a str, Limits>,
 }
 
 impl Table {

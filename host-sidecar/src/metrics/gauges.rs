@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Labels, PREFIX, with};
 use crate::pull;
-use crate::reading::Gpu;
+use crate::reading::{Gpu, Limits};
 use crate::table::{PoolRow, Table, Way};
 
 /// Workers of a pool that have series of their own; the pool's sums count all.
@@ -24,6 +24,7 @@ pub fn gauges(table: &Table, local_gpus: &[Gpu], now: Duration) -> Registry {
     let rows: Vec<_> = table.rows(now).collect();
     worker_gauges(&mut registry, &rows);
     pool_gauges(&mut registry, &rows);
+    limit_gauges(&mut registry, &rows);
     load_gauges(&mut registry, &rows);
     budget_gauges(&mut registry, &rows);
     gpu_gauges(&mut registry, &rows, local_gpus);
@@ -41,7 +42,11 @@ pub fn gauges(table: &Table, local_gpus: &[Gpu], now: Duration) -> Registry {
 }
 
 fn worker_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
-    let up = registered(registry, "worker_up", "1 while the worker answers, draining or not");
+    let up = registered(
+        registry,
+        "worker_up",
+        "1 while the worker answers, draining or not; 0 too where its source calls it not ready",
+    );
     let draining =
         registered(registry, "worker_draining", "1 while the worker finishes what it has and takes nothing new");
     let busy = registered(registry, "worker_busy", "1 while the worker is to be given nothing: busy, stale or crowded");
@@ -71,6 +76,28 @@ fn worker_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
                 let mut labels = labels.clone();
                 labels.push(("cause", cause.clone()));
                 failing.get_or_create(&labels).set(1.0);
+            }
+        }
+    }
+}
+
+fn limit_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+    let help = "What the worker's page says of its own limits; absent while it does not say";
+    let limits = registered(registry, "worker_limit", help);
+    for row in rows {
+        for (worker, told) in row.limits.iter().take(MAX_WORKERS) {
+            let Limits { block_size, max_num_seqs, max_num_batched_tokens, max_model_len } = *told;
+            for (name, value) in [
+                ("block_size", block_size),
+                ("max_num_seqs", max_num_seqs),
+                ("max_num_batched_tokens", max_num_batched_tokens),
+                ("max_model_len", max_model_len),
+            ] {
+                if let Some(value) = value {
+                    let mut labels = with(("pool", row.name), "worker", worker);
+                    labels.push(("limit", name.to_owned()));
+                    limits.get_or_create(&labels).set(value as f64);
+                }
             }
         }
     }

@@ -16,7 +16,8 @@ pools:
 "#;
 
 fn reading(ranks: Vec<RankReport>, hardware: Vec<Gpu>) -> Reading {
-    Reading { engine: Engine::Vllm, ranks, limits: Limits::default(), hardware }
+    let limits = Limits { max_model_len: Some(4_096), ..Limits::default() };
+    Reading { engine: Engine::Vllm, ranks, limits, hardware }
 }
 
 fn gpu() -> Gpu {
@@ -93,6 +94,7 @@ fn every_series_of_the_page() {
         "worker_kv_used_ratio{pool=\"a\",worker=\"w:1\"} 0.3",
         "worker_running{pool=\"a\",worker=\"w:1\"} 6.0",
         "worker_waiting{pool=\"a\",worker=\"w:1\"} 2.0",
+        "worker_limit{pool=\"a\",worker=\"w:1\",limit=\"max_model_len\"} 4096.0",
         "worker_scrape_age_seconds{pool=\"a\",worker=\"w:1\"} 1.5",
         "proxy_view_age_seconds{proxy=\"http://p:1\"} 1.5",
         "pool_workers{pool=\"a\"} 2.0",
@@ -125,6 +127,7 @@ fn every_series_of_the_page() {
     }
     assert!(!page.contains("kv_used_ratio{pool=\"a\",worker=\"d:1\"}"), "an unknown ratio is no ratio");
     assert!(!page.contains("worker_waiting{pool=\"a\",worker=\"d:1\"}"), "nor is an unknown queue an empty one");
+    assert!(!page.contains("limit=\"max_num_seqs\""), "nor is a limit that is not told nothing");
     assert!(page.ends_with("# EOF\n"));
 }
 

@@ -242,6 +242,7 @@ impl Pool {
             budget: self.budget.as_ref().map(by_source).unwrap_or_default(),
             queued,
             gpus: gpus.map(|worker| (&*worker.id.address, worker.gpus())).collect(),
+            limits: self.workers.values().map(|worker| (&*worker.id.address, worker.limits())).collect(),
         }
     }
 

@@ -130,7 +130,8 @@ impl Worker {
         if own.is_empty() { &self.exported_gpus } else { own }
     }
 
-    fn limits(&self) -> Limits {
+    /// What its page says of its own limits.
+    pub fn limits(&self) -> Limits {
         self.sample.as_ref().map(|sample| sample.reading.limits).unwrap_or_default()
     }
 
