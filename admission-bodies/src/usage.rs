@@ -168,9 +168,11 @@ impl AnswerReader {
 
     /// It tells of an error, and of neither output nor usage: its worker has served nothing.
     #[must_use]
-    pub const fn failed(&self) -> bool {
-        let reported = self.document.reported();
-        self.document.said_error() && self.seen() == 0 && reported.prompt.is_none() && reported.output.is_none()
+    pub fn failed(&self) -> bool {
+        let Reported { prompt, output, .. } = self.document.reported();
+        // A plain answer may have choices without a report.
+        let is_empty = self.seen() == 0 && !self.document.has_choices() && prompt.is_none() && output.is_none();
+        self.document.said_error() && is_empty
     }
 
     /// What the answer has cost as far as it has come. A plain answer without a report, one that is encoded and a stream

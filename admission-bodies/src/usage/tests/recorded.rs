@@ -142,6 +142,9 @@ fn a_stream_of_an_error_has_failed_unless_something_came_before() {
         assert!(!failed(&format!("{CHAT}{alone}")), "{alone} behind output");
         assert!(!failed(&format!("{REPORT}{alone}")), "{alone} behind a report");
     }
+    let mut plain = AnswerReader::new(Form::Plain);
+    plain.feed(b"{\"error\":{},\"choices\":[{\"message\":{\"content\":\"a\"}}]}");
+    assert!(!plain.failed(), "it has an answer beside the error");
     for none in [CHAT, RESPONSE, "data: {\"choices\":[],\"error\":null}\n\n", "data: {\"x\":{\"error\":{}}}\n\n", ""] {
         assert!(!failed(none), "{none}");
     }
