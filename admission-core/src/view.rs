@@ -23,7 +23,7 @@ pub const VIEW_VERSION: u32 = 1;
 ///
 /// ```
 /// let document: admission_core::view::ViewDocument = serde_json::from_str(
-///     r#"{"version":1,"epoch":1795187205000,"generation":7,"pools":{"llama-70b":{"workers":[
+///     r#"{"version":1,"epoch":1795187205000000,"generation":7,"pools":{"llama-70b":{"workers":[
 ///         {"address":"10.0.0.7:8000","state":"up","scraped_ms_ago":4,"busy":false,
 ///          "ranks":[{"rank":0,"kv_used_blocks":120,"kv_total_blocks":1024,"running":3,"waiting":0}]}]}}}"#,
 /// )?;
@@ -35,7 +35,7 @@ pub const VIEW_VERSION: u32 = 1;
 pub struct ViewDocument {
     /// [`VIEW_VERSION`].
     pub version: u32,
-    /// Names the sidecar process: its start, as milliseconds since 1970. A later start takes over from an earlier one.
+    /// Names the sidecar process: its start, as microseconds since 1970. A later start takes over from an earlier one.
     pub epoch: u64,
     /// Rises strictly with every push of one epoch.
     pub generation: u64,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::warn;
 
@@ -23,7 +22,6 @@ use crate::{discovery, hardware, prometheus, scrape};
 /// All tasks of a sidecar but its server.
 pub struct Conductor {
     shared: Arc<Shared>,
-    configured: watch::Receiver<()>,
     /// Where pushes run: a thousand scrapes that are due at once must not stand before one of them.
     tellers: Handle,
     tasks: JoinSet<()>,
@@ -36,12 +34,10 @@ pub struct Conductor {
 }
 
 impl Conductor {
-    /// Starts nothing yet. `configured` changes whenever another configuration has been taken over; pushes run on
-    /// `tellers`.
-    pub fn new(shared: Arc<Shared>, configured: watch::Receiver<()>, tellers: Handle) -> Self {
+    /// Starts nothing yet. Pushes run on `tellers`.
+    pub fn new(shared: Arc<Shared>, tellers: Handle) -> Self {
         Self {
             shared,
-            configured,
             tellers,
             tasks: JoinSet::new(),
             scrapes: BTreeMap::new(),
@@ -55,7 +51,7 @@ impl Conductor {
 
     /// Runs for ever; ends only when one of its tasks has that never should.
     pub async fn run(mut self) {
-        let mut revisions = self.shared.revisions();
+        let (mut revisions, mut configured) = (self.shared.revisions(), self.shared.configured());
         self.follow_configuration();
         let mut targets = None;
         loop {
@@ -64,11 +60,7 @@ impl Conductor {
                 self.follow_targets();
             }
             tokio::select! {
-                changed = self.configured.changed() => match changed {
-                    Ok(()) => self.follow_configuration(),
-                    // The sidecar is being dropped.
-                    Err(_) => return,
-                },
+                () = configured.changed() => self.follow_configuration(),
                 // Fails only when the sender is gone, and `shared` holds it.
                 _ = revisions.changed() => {}
                 Some(ended) = self.tasks.join_next() => match ended {

@@ -100,7 +100,7 @@ pub enum Transition {
 }
 
 impl Courier {
-    /// Nothing sent. A sidecar names itself by its `epoch`: its start, in milliseconds since 1970.
+    /// Nothing sent. A sidecar names itself by its `epoch`: its start, in microseconds since 1970.
     pub fn new(epoch: u64, heartbeat: Duration, interval: Duration) -> Self {
         Self {
             epoch,

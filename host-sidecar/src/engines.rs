@@ -112,7 +112,9 @@ pub fn read(engine: &Engine, page: &str) -> Result<Reading, PageError> {
         Engine::Triton => triton::gpus(page)?,
         _ => Vec::new(),
     };
-    Ok(Reading { engine: engine.clone(), ranks: sheet.reports()?, limits: sheet.limits(), hardware })
+    let (ranks, limits, mut doubts) = (sheet.reports()?, sheet.limits(), sheet.doubts());
+    doubts.extend(page::is_cut(page).then_some(LAST_LINE));
+    Ok(Reading { engine: engine.clone(), ranks, limits, doubts, hardware })
 }
 
 /// Whose page this is, by the first load gauge on it. A Dynamo worker shows its engine's gauges beside its own, and the
@@ -161,8 +163,8 @@ impl Reader {
     /// # Errors
     /// As [`Self::read`].
     pub fn end(&mut self, configured: Option<&Engine>) -> Result<Reading, PageError> {
-        let kept = std::mem::take(&mut self.page);
-        let reading = self.read(configured, &page::text(kept.kept()));
+        let mut kept = std::mem::take(&mut self.page);
+        let reading = self.read(configured, &page::text(kept.end()));
         self.page = kept;
         reading
     }
@@ -186,6 +188,9 @@ impl Reader {
         }
     }
 }
+
+/// Among the doubts of a page that ends in the middle of a line: whatever stood there and behind it is missing.
+const LAST_LINE: &str = "last_line";
 
 /// Whether an engine is read by a series of this name. Most series of a page are buckets, by which none is.
 fn is_of_any(name: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::{info, warn};
 
 use crate::config;
@@ -26,6 +26,7 @@ pub async fn follow_exporter(shared: Arc<Shared>, target: Target) {
     let Some(url) = target.hardware_url.as_deref() else { return };
     let (pool, worker) = (&*target.worker.pool, &*target.worker.address);
     let (mut was_good, mut failures) = (None, 0_u32);
+    let mut configured = shared.configured();
     while let Some((config, _, peer)) = shared.pool(pool) {
         let looked = page(&peer, url, LONGEST_LOOK.min(config.hardware.interval)).await;
         let gpus = looked.and_then(|page| dcgm::read(&text(&page)).map_err(ScrapeError::Page));
@@ -40,7 +41,14 @@ pub async fn follow_exporter(shared: Arc<Shared>, target: Target) {
         if let Some(gpus) = shown {
             shared.update(|table| table.saw_gpus(&target.worker, gpus));
         }
-        tokio::time::sleep(config.hardware.interval).await;
+        let looked_at = Instant::now();
+        let next = || looked_at + shared.config().hardware.interval;
+        while Instant::now() < next() {
+            tokio::select! {
+                () = sleep_until(next()) => {}
+                () = configured.changed() => {}
+            }
+        }
     }
 }
 

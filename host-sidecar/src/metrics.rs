@@ -13,9 +13,10 @@ use prometheus_client::registry::Registry;
 use crate::Config;
 use crate::courier::Outcome;
 use crate::discovery::Found;
+use crate::pull;
 use crate::reading::Gpu;
 use crate::scrape;
-use crate::table::Table;
+use crate::table::Snapshot;
 
 mod gauges;
 
@@ -111,35 +112,39 @@ impl Counters {
         *standing = wanted;
     }
 
-    /// What one worker's scrapes are counted in.
+    /// What one worker's scrapes are counted in; shown nowhere if its pool has just gone.
     pub fn of_scrapes(&self, pool: &str) -> ScrapeCounters {
-        let result = |result| (result, self.scrapes.get_or_create(&with(("pool", pool), "result", result)).clone());
+        let result = |result| {
+            let counter = self.scrapes.get(&with(("pool", pool), "result", result));
+            (result, counter.map(|counter| counter.clone()).unwrap_or_default())
+        };
+        let seconds = self.scrape_seconds.get(&vec![("pool", pool.to_owned())]);
         ScrapeCounters {
             results: scrape::LABELS.map(result),
-            seconds: self.scrape_seconds.get_or_create(&vec![("pool", pool.to_owned())]).clone(),
+            seconds: seconds.map_or_else(|| Histogram::new(SCRAPE_SECONDS), |seconds| seconds.clone()),
         }
     }
 
     /// A source of workers was looked at.
     pub fn looked(&self, pool: &str, source: &str, result: &'static str) {
-        self.lookups.get_or_create(&lookup(pool, source, result)).inc();
+        count(&self.lookups, &lookup(pool, source, result));
     }
 
     /// A Prometheus was asked for a pool's dispatch budget.
     pub fn queried(&self, pool: &str, is_answered: bool) {
         let result = if is_answered { "ok" } else { "failed" };
-        self.queries.get_or_create(&with(("pool", pool), "result", result)).inc();
+        count(&self.queries, &with(("pool", pool), "result", result));
     }
 
     /// One push ended.
     pub fn pushed(&self, proxy: &str, result: &'static str) {
-        self.pushes.get_or_create(&with(("proxy", proxy), "result", result)).inc();
+        count(&self.pushes, &with(("proxy", proxy), "result", result));
     }
 
     /// Another configuration was read.
     pub fn configured(&self, is_taken: bool) {
         let result = if is_taken { "taken" } else { "refused" };
-        self.configurations.get_or_create(&vec![("result", result.to_owned())]).inc();
+        count(&self.configurations, &vec![("result", result.to_owned())]);
     }
 
     /// Somebody asked for what the token is needed for, without it.
@@ -151,10 +156,10 @@ impl Counters {
     ///
     /// # Errors
     /// None: writing to a string does not fail.
-    pub fn page(&self, table: &Table, local_gpus: &[Gpu], now: Duration) -> Result<String, fmt::Error> {
+    pub fn page(&self, snapshot: &Snapshot, local_gpus: &[Gpu], now: Duration) -> Result<String, fmt::Error> {
         let mut page = String::new();
         encode_registry(&mut page, &self.registry)?;
-        encode_registry(&mut page, &gauges::gauges(table, local_gpus, now))?;
+        encode_registry(&mut page, &gauges::gauges(snapshot, local_gpus, now))?;
         encode_eof(&mut page)?;
         Ok(page)
     }
@@ -182,6 +187,13 @@ fn counts(registry: &mut Registry, name: &str, help: &str) -> Counts {
     counts
 }
 
+/// What happens for a pool or a proxy that the configuration no longer has is not counted: its series must not come back.
+fn count(counts: &Counts, labels: &Labels) {
+    if let Some(counter) = counts.get(labels) {
+        counter.inc();
+    }
+}
+
 fn with(first: (&'static str, &str), name: &'static str, value: &str) -> Labels {
     vec![(first.0, first.1.to_owned()), (name, value.to_owned())]
 }
@@ -204,8 +216,10 @@ fn series(config: &Config) -> Vec<Series> {
             all.extend(["ok", "failed"].map(|result| Series::Queries(with(("pool", &pool.name), "result", result))));
         }
     }
-    for proxy in &config.proxies {
-        all.extend(Outcome::LABELS.map(|result| Series::Pushes(with(("proxy", &proxy.url), "result", result))));
+    // Nobody can ask without the token.
+    let pulling = config.api_token.as_ref().map(|_| pull::LABEL);
+    for proxy in config.proxies.iter().map(|proxy| proxy.url.as_str()).chain(pulling) {
+        all.extend(Outcome::LABELS.map(|result| Series::Pushes(with(("proxy", proxy), "result", result))));
     }
     all
 }

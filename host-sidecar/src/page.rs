@@ -32,6 +32,13 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
+/// Whether a page breaks off in the middle of a sample. Half a comment, such as an end mark without its line feed, hides
+/// nothing.
+pub fn is_cut(page: &str) -> bool {
+    let last = page.rsplit('\n').next().unwrap_or_default();
+    !last.trim_ascii().is_empty() && !last.starts_with('#')
+}
+
 /// One sample line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {

@@ -131,9 +131,9 @@ impl Pulls {
         asker.courier.pace(config.push.heartbeat, config.scrape.interval);
         asker.heard = now;
         asker.number += 1;
-        let mut took = false;
+        let mut took = None;
         if let Some((outcome, extent)) = asker.outcome(question, self.shared.epoch) {
-            took = matches!(outcome, Outcome::Taken(_));
+            took = matches!(outcome, Outcome::Taken(_)).then(|| asker.told.pools());
             self.shared.counters.pushed(LABEL, outcome.label());
             if let Some(transition) = asker.courier.end(&outcome, extent, now, fastrand::f64()) {
                 log_change(&question.proxy, &transition);

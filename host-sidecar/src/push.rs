@@ -85,7 +85,8 @@ impl Pusher {
         self.shared.counters.pushed(&self.proxy.url, outcome.label());
         if let Outcome::Taken(answer) = &outcome {
             self.told.taken(sent);
-            self.shared.update(|table| table.said(self.id, answer, now, true));
+            let holds = self.told.pools();
+            self.shared.update(|table| table.said(self.id, answer, now, Some(holds)));
         } else {
             self.told.forget();
         }
@@ -147,8 +148,9 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
     }
 }
 
-/// Milliseconds since 1970; a clock before that names epoch 0.
+/// Microseconds since 1970; a clock before that names epoch 0. So fine that two sidecars of a rollout hardly start in the same
+/// one, and still exact as a number in JSON.
 pub fn epoch() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -13,11 +13,13 @@ pub struct Reading {
     pub ranks: Vec<RankReport>,
     /// What the engine says it can hold.
     pub limits: Limits,
+    /// Names of the numbers that the page tells and that cannot be believed: they count as unknown.
+    pub doubts: Vec<&'static str>,
     /// The GPUs that the same page tells of; most engines' pages tell of none.
     pub hardware: Vec<Gpu>,
 }
 
-/// What an engine says of its own limits, each above zero. What it does not say has to be configured.
+/// What an engine says of its own limits, each above zero. What it does not say is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Tokens in a KV block.

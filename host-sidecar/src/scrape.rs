@@ -34,23 +34,46 @@ struct Scraper {
     target: Target,
     connection: Option<(PageClient, Arc<Peer>)>,
     reader: Reader,
-    was_good: Option<bool>,
+    /// What the log was last told, and when.
+    said: Option<(Seen, Instant)>,
     counters: ScrapeCounters,
 }
+
+/// What a scrape comes to, as far as the log is told.
+#[derive(PartialEq)]
+enum Seen {
+    Page {
+        engine: &'static str,
+        doubts: Vec<&'static str>,
+    },
+    /// No page, by why. Connections break in too many ways to tell them apart.
+    Nothing(String),
+}
+
+/// The log is told of a worker that changes without end no more often than this.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Scrapes at every interval, until the worker or its pool is no longer there. A scrape that takes longer delays only
 /// the next of the same worker. Workers are spread over the interval, so that their pages do not all come at once.
 pub async fn run(shared: Arc<Shared>, target: Target) {
     let counters = shared.counters.of_scrapes(&target.worker.pool);
-    let mut scraper = Scraper { target, connection: None, reader: Reader::default(), was_good: None, counters };
-    let mut next = Instant::now() + shared.config().scrape.interval.mul_f64(phase(&scraper.target));
+    let mut scraper = Scraper { target, connection: None, reader: Reader::default(), said: None, counters };
+    let mut configured = shared.configured();
+    let mut interval = Duration::ZERO;
+    let mut next = Instant::now();
     while let Some((config, at, peer)) = shared.pool(&scraper.target.worker.pool) {
-        sleep_until(next).await;
+        if std::mem::replace(&mut interval, config.scrape.interval) != config.scrape.interval {
+            next = Instant::now() + interval.mul_f64(phase(&scraper.target));
+        }
+        tokio::select! {
+            () = sleep_until(next) => {}
+            () = configured.changed() => continue,
+        }
         let Some(pool) = config.pools.get(at) else { return };
         if !scraper.once(&shared, &config, pool, &peer).await {
             return;
         }
-        next = (next + config.scrape.interval).max(Instant::now());
+        next = (next + interval).max(Instant::now());
     }
 }
 
@@ -98,15 +121,31 @@ impl Scraper {
 
     fn log_change(&mut self, result: &Result<Reading, ScrapeError>) {
         let Target { worker, metrics_url: url, .. } = &self.target;
-        if self.was_good.replace(result.is_ok()) == Some(result.is_ok()) {
+        let seen = Seen::of(result);
+        if self.said.as_ref().is_some_and(|(said, at)| *said == seen || at.elapsed() < QUIET) {
             return;
         }
         let (pool, worker) = (&*worker.pool, &*worker.address);
         match result {
+            Ok(Reading { engine, doubts, .. }) if !doubts.is_empty() => {
+                let (engine, numbers) = (engine.name(), doubts.join(", "));
+                warn!(pool, worker, url, engine, numbers, "worker tells what cannot be believed and counts as unknown");
+            }
             Ok(Reading { engine, ranks, .. }) => {
                 info!(pool, worker, engine = engine.name(), ranks = ranks.len(), "worker answers");
             }
             Err(error) => warn!(pool, worker, url, %error, "worker cannot be read"),
+        }
+        self.said = Some((seen, Instant::now()));
+    }
+}
+
+impl Seen {
+    fn of(result: &Result<Reading, ScrapeError>) -> Self {
+        match result {
+            Ok(Reading { engine, doubts, .. }) => Self::Page { engine: engine.name(), doubts: doubts.clone() },
+            Err(error @ ScrapeError::Fetch(FetchError::Connection(_))) => Self::Nothing(error.label().into()),
+            Err(error) => Self::Nothing(error.to_string()),
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::pull::{self, Pulls};
 use crate::shared::Shared;
-use crate::table::{ProxyRow, ThresholdError, Way};
+use crate::table::{ProxyRow, Snapshot, ThresholdError, Way};
 use crate::thresholds::{ModelThresholds, ThresholdRequest};
 
 /// Longest body anybody may post, in bytes.
@@ -105,32 +105,27 @@ impl IntoResponse for Refusal {
 async fn view(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Result<Response, Refusal> {
     authorize(&shared, &headers)?;
     let now = shared.now();
-    let answer = shared.read(|table| {
-        let pools: serde_json::Map<_, _> = table
-            .rows(now)
-            .map(|row| {
-                let mut report = json!(row.report);
-                if let Some(report) = report.as_object_mut() {
-                    report.remove("admitted");
-                }
-                (row.name.to_owned(), report)
-            })
-            .collect();
-        let proxies: Vec<_> = table
-            .proxies()
-            .map(|ProxyRow { name, taken_at, .. }| {
-                let age = taken_at.map(|taken| now.saturating_sub(taken).as_millis() as u64);
-                json!({ "name": name, "took_view_ms_ago": age })
-            })
-            .collect();
-        json!({ "epoch": shared.epoch, "pools": pools, "proxies": proxies })
+    let Snapshot { pools, proxies } = shared.read(|table| table.snapshot(now));
+    let pools = pools.into_iter().map(|row| {
+        let mut report = json!(row.report);
+        if let Some(report) = report.as_object_mut() {
+            report.remove("admitted");
+        }
+        (row.name.to_string(), report)
     });
-    Ok(Json(answer).into_response())
+    let proxies = proxies.into_iter().map(|ProxyRow { name, taken_at, holds, .. }| {
+        let age = taken_at.map(|taken| now.saturating_sub(taken).as_millis() as u64);
+        let holds: Vec<&str> = holds.iter().map(|pool| &**pool).collect();
+        json!({ "name": &*name, "took_view_ms_ago": age, "pools": holds })
+    });
+    let (pools, proxies) = (pools.collect::<serde_json::Map<_, _>>(), proxies.collect::<Vec<_>>());
+    Ok(Json(json!({ "epoch": shared.epoch, "pools": pools, "proxies": proxies })).into_response())
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let (now, gpus) = (shared.now(), shared.local_gpus());
-    match shared.read(|table| shared.counters.page(table, &gpus, now)) {
+    let snapshot = shared.read(|table| table.snapshot(now));
+    match shared.counters.page(&snapshot, &gpus, now) {
         Ok(page) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], page).into_response()
@@ -149,15 +144,19 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 fn missing(shared: &Shared) -> Vec<String> {
     let patience = shared.config().push.heartbeat * READY_HEARTBEATS;
     let now = shared.now();
-    let is_fresh = |row: &ProxyRow<'_>| row.taken_at.is_some_and(|taken| now.saturating_sub(taken) <= patience);
     shared.read(|table| {
-        let pushed = || table.proxies().filter(|row| row.way == Way::Pushed);
-        let late = pushed().filter(|row| !is_fresh(row)).map(|row| match row.taken_at {
-            None => format!("proxy {} has not taken a view yet", row.name),
-            Some(_) => format!("proxy {} has not taken a view for {patience:?}", row.name),
-        });
-        let nobody = pushed().next().is_none() && !table.proxies().any(|row| is_fresh(&row));
-        let nobody = nobody.then(|| format!("no proxy has asked for a view in {patience:?}"));
+        let lacks = |row: &ProxyRow| match row.taken_at {
+            None => Some("has not taken a view yet".into()),
+            Some(at) if now.saturating_sub(at) > patience => Some(format!("has not taken a view for {patience:?}")),
+            Some(_) => {
+                let pool = table.told_pools().find(|pool| !row.holds.contains(pool))?;
+                Some(format!("has not taken a view of pool {pool} yet"))
+            }
+        };
+        let (pushed, pulled): (Vec<_>, Vec<_>) = table.proxies().partition(|row| row.way == Way::Pushed);
+        let late = pushed.iter().filter_map(|row| Some(format!("proxy {} {}", row.name, lacks(row)?)));
+        let nobody = pushed.is_empty() && pulled.iter().all(|row| lacks(row).is_some());
+        let nobody = nobody.then(|| format!("no proxy has asked for a view of every pool in {patience:?}"));
         table.unsettled().chain(late).chain(nobody).collect()
     })
 }

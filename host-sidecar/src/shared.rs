@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -16,9 +16,9 @@ use crate::table::{Revision, Table};
 /// The configuration as it stands, the table under one lock, and a wake-up for whoever waits for it to change.
 pub struct Shared {
     pub counters: Counters,
-    /// Names this sidecar to proxies: its start, in milliseconds since 1970.
+    /// Names this sidecar to proxies: its start, in microseconds since 1970.
     pub epoch: u64,
-    current: RwLock<Current>,
+    current: watch::Sender<Current>,
     started: Instant,
     table: Mutex<Table>,
     revision: watch::Sender<Revision>,
@@ -26,6 +26,17 @@ pub struct Shared {
     local_gpus: Mutex<Vec<Gpu>>,
     /// Whoever asked last did so without the token of the API.
     met_stranger: AtomicBool,
+}
+
+/// Tells when another configuration has been taken over.
+pub struct Configured(watch::Receiver<Current>);
+
+impl Configured {
+    /// Until that has happened since the last call, or since this was made.
+    pub async fn changed(&mut self) {
+        // Fails only when the sender is gone, and `Shared` holds it, without which nothing runs.
+        let _ = self.0.changed().await;
+    }
 }
 
 /// What a configuration comes to.
@@ -56,7 +67,7 @@ impl Shared {
             started: Instant::now(),
             revision: watch::Sender::new(table.revision()),
             table: Mutex::new(table),
-            current: RwLock::new(current),
+            current: watch::Sender::new(current),
             local_gpus: Mutex::default(),
             met_stranger: AtomicBool::new(false),
         })
@@ -69,9 +80,12 @@ impl Shared {
     pub fn configure(&self, config: Config) -> Result<(), BadTls> {
         let next = Current::new(config, Some(&self.current()))?;
         let config = Arc::clone(&next.config);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
         self.counters.configure(&config);
-        self.update(|table| table.configure(&config));
+        self.update(|table| {
+            table.configure(&config);
+            // Under the table's lock: neither is seen without the other by whoever is woken.
+            self.current.send_replace(next);
+        });
         Ok(())
     }
 
@@ -79,6 +93,11 @@ impl Shared {
     /// is logged and not thousands.
     pub fn meets_stranger(&self, is_stranger: bool) -> bool {
         !self.met_stranger.swap(is_stranger, Ordering::Relaxed) && is_stranger
+    }
+
+    /// Changes whenever another configuration has been taken over.
+    pub fn configured(&self) -> Configured {
+        Configured(self.current.subscribe())
     }
 
     /// The configuration that stands.
@@ -139,7 +158,7 @@ impl Shared {
     }
 
     fn current(&self) -> Current {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.borrow().clone()
     }
 
     /// A task that panicked under the lock leaves a table that is whole: every change of it is a plain assignment.

@@ -25,7 +25,6 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub struct Sidecar {
     address: SocketAddr,
     shared: Arc<Shared>,
-    configured: watch::Sender<()>,
     stop: watch::Sender<bool>,
     server: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -59,11 +58,10 @@ impl Sidecar {
 
         let shared = Shared::new(config, epoch()).map_err(|bad| StartError::Config(vec![bad.into()]))?;
         let shared = Arc::new(shared);
-        let configured = watch::Sender::new(());
         let mut tasks = JoinSet::new();
         let tellers = Builder::new_multi_thread().worker_threads(1).thread_name("pushes").enable_all().build();
         let tellers = tellers.map_err(StartError::Thread)?;
-        tasks.spawn(Conductor::new(Arc::clone(&shared), configured.subscribe(), tellers.handle().clone()).run());
+        tasks.spawn(Conductor::new(Arc::clone(&shared), tellers.handle().clone()).run());
 
         let stop = watch::Sender::new(false);
         let mut stopped = stop.subscribe();
@@ -71,7 +69,7 @@ impl Sidecar {
         server.spawn(server::run(Arc::clone(&shared), listener, async move {
             let _ = stopped.wait_for(|stop| *stop).await;
         }));
-        Ok(Self { address, shared, configured, stop, server, tasks, tellers: Some(tellers) })
+        Ok(Self { address, shared, stop, server, tasks, tellers: Some(tellers) })
     }
 
     /// Where its own HTTP is served.
@@ -102,7 +100,6 @@ impl Sidecar {
         readable(&config)?;
         warn_of(&config);
         self.shared.configure(config).map_err(|bad| vec![bad.into()])?;
-        self.configured.send_replace(());
         info!("configuration taken over");
         Ok(())
     }

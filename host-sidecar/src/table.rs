@@ -3,7 +3,6 @@
 //! Pools come from the configuration, workers come and go as their sources say, proxies register. Nothing here waits or
 //! asks: `scrape`, `discovery` and `push` bring in what they saw.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use admission_core::saturation::{BudgetSource, BusyThresholds};
 use admission_core::view::{Admitted, PoolReport, ViewAnswer};
 
 use crate::config::{self, Patience};
-use crate::discovery::{Found, Member};
+use crate::discovery::{Condition, Found, Member};
 use crate::reading::{Gpu, Limits, Reading};
 use crate::thresholds::{ModelThresholds, ThresholdRequest};
 
@@ -90,21 +89,45 @@ pub struct PoolNow<'a> {
     pub workers: Vec<WorkerNow<'a>>,
 }
 
+/// All there is to show at one moment, copied so that nobody waits while it is written out.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// In the order of the configuration.
+    pub pools: Vec<PoolRow>,
+    /// Every proxy that is known.
+    pub proxies: Vec<ProxyRow>,
+}
+
 /// One pool for the metrics page.
 #[derive(Clone, Debug)]
-pub struct PoolRow<'a> {
+pub struct PoolRow {
     /// Its name.
-    pub name: &'a str,
+    pub name: Arc<str>,
     /// As proxies are told, but without what they admitted.
     pub report: PoolReport,
     /// What each source of its dispatch budget says; empty without such a budget.
     pub budget: Vec<(BudgetSource, Option<f64>)>,
     /// Requests that wait in the proxies heard of late; unknown while there is none.
     pub queued: Option<u64>,
-    /// GPUs by worker, for those that tell of any.
-    pub gpus: BTreeMap<&'a str, &'a [Gpu]>,
-    /// What each worker says of its own limits.
-    pub limits: BTreeMap<&'a str, Limits>,
+    /// Live workers that do not tell what the pool's detector measures.
+    pub unmeasured: usize,
+    /// What proxies are not told of its workers, in the order of their addresses.
+    pub workers: Vec<WorkerRow>,
+}
+
+/// One worker for the metrics page.
+#[derive(Clone, Debug)]
+pub struct WorkerRow {
+    /// Where it serves.
+    pub address: Arc<str>,
+    /// Whether it may be given work, as its source says.
+    pub condition: Condition,
+    /// What its page says of its own limits.
+    pub limits: Limits,
+    /// What its page says and cannot be believed, by name.
+    pub doubts: Vec<&'static str>,
+    /// Those it works on, if anything tells of them.
+    pub gpus: Vec<Gpu>,
 }
 
 impl Table {
@@ -212,12 +235,12 @@ impl Table {
         self.proxies.forget(proxy);
     }
 
-    /// Remembers what a proxy said at `now`, and whether it took a view.
+    /// Remembers what a proxy said at `now`, and the pools it has views of if it took one.
     ///
     /// A count that fell tells of a restarted proxy. What was known of the one before then says nothing, so every
     /// sample's credit goes back to nothing: too small a credit overstates the load for one scrape, too large a one
     /// would overshoot.
-    pub fn said(&mut self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: bool) {
+    pub fn said(&mut self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: Option<Vec<Arc<str>>>) {
         for pool in self.proxies.said(proxy, answer, now, took) {
             for pool in self.pools.iter_mut().filter(|known| known.name == pool) {
                 pool.drop_credits(proxy);
@@ -228,8 +251,13 @@ impl Table {
     }
 
     /// Every proxy that is known.
-    pub fn proxies(&self) -> impl Iterator<Item = ProxyRow<'_>> {
+    pub fn proxies(&self) -> impl Iterator<Item = ProxyRow> {
         self.proxies.rows()
+    }
+
+    /// Names of the pools that proxies are told of.
+    pub fn told_pools(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.pools.iter().filter(|pool| pool.settled).map(|pool| &pool.name)
     }
 
     /// What there is to tell a proxy at `now`: of pools of which all that is needed is known, in the order of their names.
@@ -245,9 +273,10 @@ impl Table {
         pools
     }
 
-    /// Every pool at `now`, in the order of the configuration.
-    pub fn rows(&self, now: Duration) -> impl Iterator<Item = PoolRow<'_>> {
-        self.pools.iter().map(move |pool| pool.row(now, &self.patience, self.proxies.queued(&pool.name, now)))
+    /// Everything as it is at `now`.
+    pub fn snapshot(&self, now: Duration) -> Snapshot {
+        let row = |pool: &Pool| pool.row(now, &self.patience, self.proxies.queued(&pool.name, now));
+        Snapshot { pools: self.pools.iter().map(row).collect(), proxies: self.proxies.rows().collect() }
     }
 
     /// The thresholds of every model, in the order of the configuration.

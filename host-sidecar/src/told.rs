@@ -109,6 +109,11 @@ impl Told {
         }
     }
 
+    /// Names of the pools it holds views of.
+    pub fn pools(&self) -> Vec<Arc<str>> {
+        self.pools.keys().cloned().collect()
+    }
+
     /// Whether that is what it holds.
     pub fn is_of(&self, stamp: Stamp) -> bool {
         self.stamp == Some(stamp)

@@ -38,10 +38,10 @@ impl Default for ConcurrencyLimits {
     }
 }
 
-/// What is in hand, and what may be.
+/// What is in hand, as far as it is known, and what may be.
 #[derive(Clone, Copy)]
 struct InHand {
-    held: f64,
+    held: Option<f64>,
     most: f64,
 }
 
@@ -65,12 +65,21 @@ impl ConcurrencyLimits {
             ConcurrencyMode::Tokens => Self::tokens,
             ConcurrencyMode::Hybrid => return mean(workers.map(|worker| self.worker(&worker))),
         };
-        let none = InHand { held: 0.0, most: 0.0 };
-        let sum = workers.fold(none, |sum, worker| {
+        let (held, most) = workers.fold((0.0, 0.0), |(held, most), worker| {
             let one = count(self, &worker);
-            InHand { held: sum.held + one.held, most: sum.most + one.most }
+            (held + one.held_or_full(), most + one.most)
         });
-        if sum.most > 0.0 { sum.share() } else { UNKNOWN }
+        if most > 0.0 { held / most } else { UNKNOWN }
+    }
+
+    /// Whether a worker tells all that is counted.
+    pub(super) fn measures(&self, worker: &WorkerLoad<'_>) -> bool {
+        let (requests, tokens) = (self.requests(worker).held.is_some(), self.tokens(worker).held.is_some());
+        match self.mode {
+            ConcurrencyMode::Requests => requests,
+            ConcurrencyMode::Tokens => tokens,
+            ConcurrencyMode::Hybrid => requests && tokens,
+        }
     }
 
     /// How full one worker is.
@@ -90,7 +99,7 @@ impl ConcurrencyLimits {
             let of_rank = rank.running.or(rank.waiting).map(|_| 0.0)?;
             Some(sum + of_rank + rank.running.unwrap_or(0) as f64 + rank.waiting.unwrap_or(0) as f64)
         });
-        InHand::of(held.filter(|_| !worker.ranks.is_empty()), most)
+        InHand { held: held.filter(|_| !worker.ranks.is_empty()), most: most as f64 }
     }
 
     fn tokens(&self, worker: &WorkerLoad<'_>) -> InHand {
@@ -100,19 +109,18 @@ impl ConcurrencyLimits {
                 Some(sum + cached as f64 + rank.prefill_tokens.unwrap_or(0) as f64)
             })
         });
-        InHand::of(held.filter(|_| !worker.ranks.is_empty()), self.max_token_concurrency)
+        InHand { held: held.filter(|_| !worker.ranks.is_empty()), most: self.max_token_concurrency as f64 }
     }
 }
 
 impl InHand {
     /// What is not known is as much as may be.
-    fn of(held: Option<f64>, most: u64) -> Self {
-        let most = most as f64;
-        Self { held: held.unwrap_or(most * UNKNOWN), most }
+    fn held_or_full(self) -> f64 {
+        self.held.unwrap_or(self.most * UNKNOWN)
     }
 
     fn share(self) -> f64 {
-        self.held / self.most
+        self.held_or_full() / self.most
     }
 }
 

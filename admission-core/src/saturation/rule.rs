@@ -62,9 +62,19 @@ impl SaturationRule {
         }
     }
 
-    /// Whether a worker that is `full` by [`Self::worker`] has used up its headroom.
-    pub fn is_crowded(&self, full: f64) -> bool {
-        self.headroom.is_some_and(|headroom| full >= 1.0 + headroom)
+    /// Whether a worker tells what the detector measures. One that does not counts as exactly full.
+    pub fn measures(&self, worker: &WorkerLoad<'_>) -> bool {
+        match self.detector {
+            Detector::Utilization(thresholds) => thresholds.measured(worker.ranks).is_some(),
+            Detector::Concurrency(limits) => limits.measures(worker),
+        }
+    }
+
+    /// Whether a worker that is `full` by [`Self::worker`] has used up its headroom. One that had when last looked at has
+    /// until it is below `1 - hysteresis` of that; `hysteresis` is 0 to 1.
+    pub fn is_crowded(&self, full: f64, was_crowded: bool, hysteresis: f64) -> bool {
+        let ease = if was_crowded { 1.0 - hysteresis } else { 1.0 };
+        self.headroom.is_some_and(|headroom| full >= (1.0 + headroom) * ease)
     }
 }
 
@@ -108,11 +118,38 @@ mod tests {
 
     #[test]
     fn headroom_is_what_a_worker_may_be_overfull() {
-        let rule = |headroom| SaturationRule { headroom, ..SaturationRule::default() };
-        assert!(!rule(None).is_crowded(50.0));
-        assert!(rule(Some(0.0)).is_crowded(1.0), "full is not below full");
-        assert!(!rule(Some(0.2)).is_crowded(1.19));
-        assert!(rule(Some(0.2)).is_crowded(1.2));
+        let is_crowded = |headroom, full, was| {
+            let rule = SaturationRule { headroom, ..SaturationRule::default() };
+            rule.is_crowded(full, was, 0.1)
+        };
+        assert!(!is_crowded(None, 50.0, true));
+        assert!(is_crowded(Some(0.0), 1.0, false), "full is not below full");
+        assert!(!is_crowded(Some(0.2), 1.19, false));
+        assert!(is_crowded(Some(0.2), 1.2, false));
+        assert!(is_crowded(Some(0.2), 1.09, true), "it was, and has not fallen to 1.08");
+        assert!(!is_crowded(Some(0.2), 1.07, true));
+    }
+
+    #[test]
+    fn a_worker_is_measured_by_what_its_detector_counts() {
+        use super::super::ConcurrencyMode;
+        let concurrency = |mode| {
+            let limits = ConcurrencyLimits { mode, ..ConcurrencyLimits::default() };
+            SaturationRule { detector: Detector::Concurrency(limits), headroom: None }
+        };
+        let queue = waiting(2);
+        let blocks = [RankReport { kv_used_blocks: Some(3), ..RankReport::default() }];
+        let [queue, blocks] = [load(Role::Both, &queue), load(Role::Both, &blocks)];
+        let sized = WorkerLoad { block_size: Some(16), ..blocks };
+        for (rule, of_queue, of_blocks, of_sized) in [
+            (SaturationRule::default(), true, false, false),
+            (concurrency(ConcurrencyMode::Requests), true, false, false),
+            (concurrency(ConcurrencyMode::Tokens), false, false, true),
+            (concurrency(ConcurrencyMode::Hybrid), false, false, false),
+        ] {
+            let measured = [queue, blocks, sized].map(|worker| rule.measures(&worker));
+            assert_eq!(measured, [of_queue, of_blocks, of_sized], "{rule:?}");
+        }
     }
 
     #[test]

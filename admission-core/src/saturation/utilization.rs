@@ -40,15 +40,20 @@ impl UtilizationThresholds {
     /// The worse of queue and KV cache. Every rank has a queue of its own, so their mean is what the threshold is
     /// measured against. An engine that tells only one of the two is judged by that.
     pub(super) fn worker(&self, ranks: &[RankReport]) -> f64 {
+        self.measured(ranks).unwrap_or(UNKNOWN)
+    }
+
+    /// The same; `None` where neither is told.
+    pub(super) fn measured(&self, ranks: &[RankReport]) -> Option<f64> {
         if ranks.is_empty() {
-            return UNKNOWN;
+            return None;
         }
         let waiting = ranks.iter().try_fold(0.0, |sum, rank| Some(sum + rank.waiting? as f64));
         let queue = waiting.map(|sum| sum / ranks.len() as f64 / self.queue_depth_threshold);
         let kv = kv_used_share(ranks).map(|used| used / self.kv_cache_util_threshold);
         match (queue, kv) {
-            (Some(queue), Some(kv)) => queue.max(kv),
-            (queue, kv) => queue.or(kv).unwrap_or(UNKNOWN),
+            (Some(queue), Some(kv)) => Some(queue.max(kv)),
+            (queue, kv) => queue.or(kv),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::discover::{self, MetricsPage, RawSource, Role, Source};
+use super::discover::{self, Pages, RawSource, Role, Source};
 use super::raw::{self, Part, Unknown};
 use super::tls::tls;
 use super::{Config, ConfigError, Pool, Proxy, Push, Scrape, TokenSource, UNIX, Worker, engine, hardware, saturation};
@@ -319,7 +319,7 @@ fn members(
     if listed.is_some() {
         parts = errors.elements(&join(path, "workers"), listed);
     }
-    let workers = workers(errors, parts, &mut found.addresses, &MetricsPage::default(), Role::default());
+    let workers = workers(errors, parts, &mut found.addresses, &Pages::default(), Role::default());
     let mut sources = Vec::new();
     if discover.is_some() {
         for (path, raw) in errors.elements(&join(path, "discover"), discover) {
@@ -331,35 +331,29 @@ fn members(
     (workers, sources)
 }
 
-/// The meaning of `parts`, each with its path. `metrics` and `role` hold for workers that do not say them.
+/// The meaning of `parts`, each with its path. `pages` and `role` hold for workers that do not say them.
 pub fn workers(
     errors: &mut Errors,
     parts: Vec<(String, raw::Worker)>,
     addresses: &mut Once,
-    metrics: &MetricsPage,
+    pages: &Pages,
     role: Role,
 ) -> Vec<Worker> {
     let mut workers = Vec::new();
     for (path, raw) in parts {
-        let Some(worker) = worker(errors, &path, raw, metrics, role) else { continue };
+        let Some(worker) = worker(errors, &path, raw, pages, role) else { continue };
         addresses.note(errors, &worker.address, &path);
         workers.push(worker);
     }
     workers
 }
 
-fn worker(
-    errors: &mut Errors,
-    path: &str,
-    raw: raw::Worker,
-    metrics: &MetricsPage,
-    role_of_all: Role,
-) -> Option<Worker> {
+fn worker(errors: &mut Errors, path: &str, raw: raw::Worker, pages: &Pages, role_of_all: Role) -> Option<Worker> {
     let object = match raw {
         raw::Worker::Address(address) => {
             let address = address_of(errors, path, address)?;
-            let metrics_url = metrics.url(&address);
-            return Some(Worker { address, metrics_url, hardware_url: None, draining: false, role: role_of_all });
+            let (metrics_url, hardware_url) = pages.urls(&address);
+            return Some(Worker { address, metrics_url, hardware_url, draining: false, role: role_of_all });
         }
         raw::Worker::Object(object) => object,
     };
@@ -368,14 +362,16 @@ fn worker(
     let address = errors.require(&at, object.address).and_then(|address| address_of(errors, &at, address));
     let draining = errors.take(&join(path, "draining"), object.draining).unwrap_or(false);
     let role = errors.take(&join(path, "role"), object.role).unwrap_or(role_of_all);
-    let metrics_url = match errors.take(&join(path, "metrics_url"), object.metrics_url) {
-        Some(url) => http_url(errors, &join(path, "metrics_url"), &url).map(String::from),
-        None => address.as_ref().map(|address| metrics.url(address)),
+    let mut page = |field: &str, part: Option<Part<String>>| {
+        let at = join(path, field);
+        let url = errors.take(&at, part)?;
+        Some(http_url(errors, &at, &url).map(String::from))
     };
-    let at = join(path, "hardware_url");
-    let hardware_url = errors.take(&at, object.hardware_url).and_then(|url| http_url(errors, &at, &url));
-    let hardware_url = hardware_url.map(String::from);
-    Some(Worker { address: address?, metrics_url: metrics_url?, hardware_url, draining, role })
+    let (metrics, hardware) = (page("metrics_url", object.metrics_url), page("hardware_url", object.hardware_url));
+    let address = address?;
+    let (metrics_url, hardware_url) = pages.urls(&address);
+    let (metrics_url, hardware_url) = (metrics.unwrap_or(Some(metrics_url))?, hardware.unwrap_or(hardware_url));
+    Some(Worker { address, metrics_url, hardware_url, draining, role })
 }
 
 fn address_of(errors: &mut Errors, path: &str, text: String) -> Option<String> {

@@ -14,13 +14,16 @@ use super::checks::{self, Errors, Once, join};
 use super::raw::{self, Part, Unknown};
 use super::{ConfigError, Worker};
 
+/// Where a DCGM exporter serves if nothing else is said.
+const EXPORTER_PORT: u16 = 9400;
+
 /// Where workers are found, and what holds for those that do not say it themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// What says which workers there are.
     pub origin: Origin,
-    /// Where on each of them its metrics page is.
-    pub metrics: MetricsPage,
+    /// Where on each of them its pages are.
+    pub pages: Pages,
     /// What they do.
     pub role: Role,
 }
@@ -93,9 +96,18 @@ pub enum Port {
     Name(String),
 }
 
-/// Where a worker's metrics page is.
+/// Where the pages of workers are that do not say it themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// Those of their metrics.
+    pub metrics: Page,
+    /// Those of the exporters that tell of their GPUs, if there are any.
+    pub hardware: Option<Page>,
+}
+
+/// Where a page of a worker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsPage {
+pub struct Page {
     /// How it is asked for.
     pub scheme: Scheme,
     /// Begins with a slash; may have a query.
@@ -116,9 +128,12 @@ pub enum Scheme {
 }
 
 impl Source {
-    /// Whether a worker that it finds may have a metrics page at an `https://` URL: a file may name one itself.
+    /// Whether a worker that it finds may have a page at an `https://` URL: a file may name one itself.
     pub fn may_take_tls(&self) -> bool {
-        self.metrics.scheme == Scheme::Https || matches!(self.origin, Origin::File(_))
+        let Pages { metrics, hardware } = &self.pages;
+        let is_https =
+            [Some(metrics), hardware.as_ref()].into_iter().flatten().any(|page| page.scheme == Scheme::Https);
+        is_https || matches!(self.origin, Origin::File(_))
     }
 
     /// Names it in logs and metrics: short, and no two sources of a configuration have the same.
@@ -150,12 +165,19 @@ impl Source {
         let parts = list.into_iter().enumerate();
         let parts: Vec<_> =
             parts.filter_map(|(at, part)| checks::part_of(&mut errors, format!("[{at}]"), part)).collect();
-        let workers = checks::workers(&mut errors, parts, &mut Once::default(), &self.metrics, self.role);
+        let workers = checks::workers(&mut errors, parts, &mut Once::default(), &self.pages, self.role);
         errors.or(workers)
     }
 }
 
-impl MetricsPage {
+impl Pages {
+    /// The URLs of both on the worker that serves at `address`, which is `host:port`.
+    pub fn urls(&self, address: &str) -> (String, Option<String>) {
+        (self.metrics.url(address), self.hardware.as_ref().map(|page| page.url(address)))
+    }
+}
+
+impl Page {
     /// Its URL on the worker that serves at `address`, which is `host:port`.
     pub fn url(&self, address: &str) -> String {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
@@ -170,7 +192,7 @@ impl MetricsPage {
     }
 }
 
-impl Default for MetricsPage {
+impl Default for Page {
     fn default() -> Self {
         Self { scheme: Scheme::default(), path: "/metrics".into(), port: None }
     }
@@ -213,7 +235,8 @@ pub(super) struct RawSource {
     dns: Option<Part<RawDns>>,
     kubernetes: Option<Part<RawKubernetes>>,
     file: Option<Part<RawFile>>,
-    metrics: Option<Part<RawMetrics>>,
+    metrics: Option<Part<RawPage>>,
+    hardware: Option<Part<RawPage>>,
     role: Option<Part<Role>>,
     #[serde(flatten)]
     unknown: Unknown,
@@ -258,7 +281,7 @@ struct RawFile {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct RawMetrics {
+struct RawPage {
     scheme: Option<Part<Scheme>>,
     path: Option<Part<String>>,
     port: Option<Part<u16>>,
@@ -269,7 +292,9 @@ struct RawMetrics {
 /// The meaning of one element of `pools[].discover`.
 pub(super) fn source(errors: &mut Errors, path: &str, raw: RawSource) -> Option<Source> {
     errors.unknown(path, &raw.unknown);
-    let metrics = metrics(errors, &join(path, "metrics"), raw.metrics);
+    let metrics = page(errors, &join(path, "metrics"), raw.metrics);
+    let hardware = raw.hardware.is_some().then(|| page(errors, &join(path, "hardware"), raw.hardware));
+    let hardware = hardware.map(|page| Page { port: page.port.or(Some(EXPORTER_PORT)), ..page });
     let role = errors.take(&join(path, "role"), raw.role).unwrap_or_default();
     let origin = match (raw.dns, raw.kubernetes, raw.file) {
         (Some(part), None, None) => dns(errors, &join(path, "dns"), part).map(Origin::Dns),
@@ -280,20 +305,20 @@ pub(super) fn source(errors: &mut Errors, path: &str, raw: RawSource) -> Option<
             None
         }
     };
-    Some(Source { origin: origin?, metrics, role })
+    Some(Source { origin: origin?, pages: Pages { metrics, hardware }, role })
 }
 
-fn metrics(errors: &mut Errors, path: &str, part: Option<Part<RawMetrics>>) -> MetricsPage {
+fn page(errors: &mut Errors, path: &str, part: Option<Part<RawPage>>) -> Page {
     let raw = errors.take(path, part).unwrap_or_default();
     errors.unknown(path, &raw.unknown);
     let at = join(path, "path");
-    let page = errors.take(&at, raw.path).unwrap_or_else(|| MetricsPage::default().path);
-    let is_path = page.starts_with('/') && page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    let text = errors.take(&at, raw.path).unwrap_or_else(|| Page::default().path);
+    let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
     if !is_path {
-        errors.add(at, format!("{page:?} must begin with / and hold neither spaces nor #"));
+        errors.add(at, format!("{text:?} must begin with / and hold neither spaces nor #"));
     }
     let scheme = errors.take(&join(path, "scheme"), raw.scheme).unwrap_or_default();
-    MetricsPage { scheme, path: page, port: port(errors, &join(path, "port"), raw.port) }
+    Page { scheme, path: text, port: port(errors, &join(path, "port"), raw.port) }
 }
 
 fn port(errors: &mut Errors, path: &str, part: Option<Part<u16>>) -> Option<u16> {

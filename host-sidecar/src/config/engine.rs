@@ -91,23 +91,23 @@ fn mapping(errors: &mut Errors, path: &str, raw: RawMapping) -> Mapping {
         errors,
         path,
         [
-            ("running", Load::Running, raw.running),
-            ("waiting", Load::Waiting, raw.waiting),
-            ("kv_used_share", Load::KvShare, raw.kv_used_share),
-            ("kv_used_blocks", Load::KvUsed, raw.kv_used_blocks),
-            ("active_decode_blocks", Load::ActiveDecodeBlocks, raw.active_decode_blocks),
-            ("kv_total_blocks", Load::KvTotal, raw.kv_total_blocks),
-            ("prefill_tokens", Load::PrefillTokens, raw.prefill_tokens),
+            (Load::Running.name(), Load::Running, raw.running),
+            (Load::Waiting.name(), Load::Waiting, raw.waiting),
+            (Load::KvShare.name(), Load::KvShare, raw.kv_used_share),
+            (Load::KvUsed.name(), Load::KvUsed, raw.kv_used_blocks),
+            (Load::ActiveDecodeBlocks.name(), Load::ActiveDecodeBlocks, raw.active_decode_blocks),
+            (Load::KvTotal.name(), Load::KvTotal, raw.kv_total_blocks),
+            (Load::PrefillTokens.name(), Load::PrefillTokens, raw.prefill_tokens),
         ],
     );
     let limits = sources(
         errors,
         path,
         [
-            ("block_size", Limit::BlockSize, raw.block_size),
-            ("max_num_seqs", Limit::MaxNumSeqs, raw.max_num_seqs),
-            ("max_num_batched_tokens", Limit::MaxNumBatchedTokens, raw.max_num_batched_tokens),
-            ("max_model_len", Limit::MaxModelLen, raw.max_model_len),
+            (Limit::BlockSize.name(), Limit::BlockSize, raw.block_size),
+            (Limit::MaxNumSeqs.name(), Limit::MaxNumSeqs, raw.max_num_seqs),
+            (Limit::MaxNumBatchedTokens.name(), Limit::MaxNumBatchedTokens, raw.max_num_batched_tokens),
+            (Limit::MaxModelLen.name(), Limit::MaxModelLen, raw.max_model_len),
         ],
     );
     if ![Load::Running, Load::Waiting, Load::KvShare, Load::KvUsed].iter().any(|load| loads.contains_key(load)) {

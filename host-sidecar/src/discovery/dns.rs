@@ -62,8 +62,8 @@ async fn follow<P: FnMut(Found) + Send>(dns: &Dns, source: &Source, mut teller: 
 
 fn member(at: SocketAddr, source: &Source) -> Member {
     let address = at.to_string();
-    let metrics_url = source.metrics.url(&address);
-    Member { address, condition: Condition::Ready, metrics_url, hardware_url: None, role: source.role }
+    let (metrics_url, hardware_url) = source.pages.urls(&address);
+    Member { address, condition: Condition::Ready, metrics_url, hardware_url, role: source.role }
 }
 
 /// What a name server knows, until when.

@@ -61,13 +61,14 @@ fn note_whole(sheet: &mut Sheet, whole: &Cells<Page>) -> Result<(), PageError> {
         return Ok(());
     }
     drop(ranks);
-    let queued = whole.get(Page::Queued);
+    let queued = whole.told(Page::Queued);
     if let Some(queued) = queued {
         sheet.note(rank, Load::Waiting, queued)?;
     }
-    // The two gauges are not read at one instant, so the smaller one may be the larger for a moment.
-    let behind_frontend = whole.get(Page::AtFrontend).zip(queued).map(|(all, queued)| (all - queued).max(0.0));
-    if let Some(running) = whole.get(Page::AtWorker).or(behind_frontend) {
+    // The two gauges are not read at one instant, so the smaller one may be the larger for a moment. What cannot be believed stays so.
+    let behind_frontend =
+        whole.told(Page::AtFrontend).zip(queued).map(|(all, queued)| (all - queued).clamp(0.0, f64::MAX));
+    if let Some(running) = whole.told(Page::AtWorker).or(behind_frontend) {
         sheet.note(rank, Load::Running, running)?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Where an adapter writes down what it finds on a page, and how that becomes reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use admission_core::view::RankReport;
 
@@ -54,6 +54,44 @@ pub enum Limit {
     MaxModelLen,
 }
 
+impl Load {
+    /// As a mapping, the log and metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::KvShare => "kv_used_share",
+            Self::KvUsed => "kv_used_blocks",
+            Self::KvTotal => "kv_total_blocks",
+            Self::ActiveDecodeBlocks => "active_decode_blocks",
+            Self::PrefillTokens => "prefill_tokens",
+            Self::PromptTokens => "prompt_tokens",
+            Self::Prompts => "prompts",
+        }
+    }
+
+    /// `value` as far as it can be one of this; a counter grows for as long as its engine runs.
+    fn believed(self, value: f64) -> Option<f64> {
+        match self {
+            Self::KvShare => as_share(value),
+            Self::PromptTokens | Self::Prompts => Some(value),
+            _ => Some(value).filter(|value| *value < BEYOND_REASON),
+        }
+    }
+}
+
+impl Limit {
+    /// As a mapping, the log and metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BlockSize => "block_size",
+            Self::MaxNumSeqs => "max_num_seqs",
+            Self::MaxNumBatchedTokens => "max_num_batched_tokens",
+            Self::MaxModelLen => "max_model_len",
+        }
+    }
+}
+
 /// Which of several series that tell the same number comes first: the smallest is taken, the others are left alone.
 pub type Order = [u32; 3];
 
@@ -100,13 +138,14 @@ impl Sheet {
     /// # Errors
     /// There are more ranks than a worker can have.
     pub fn note_ordered(&mut self, rank: u32, load: Load, value: f64, order: Order) -> Result<(), PageError> {
-        self.cells(rank)?.note(load, value, order);
+        self.cells(rank)?.note(load, load.believed(value).unwrap_or(f64::NAN), order);
         Ok(())
     }
 
     /// Notes a limit, which all ranks share.
     pub fn limit(&mut self, limit: Limit, value: f64) {
-        self.limits.note(limit, value, Order::default());
+        let believed = Some(value).filter(|value| *value < BEYOND_REASON);
+        self.limits.note(limit, believed.unwrap_or(f64::NAN), Order::default());
     }
 
     /// The ranks found so far, by rising number.
@@ -128,13 +167,22 @@ impl Sheet {
 
     /// The limits.
     pub fn limits(&self) -> Limits {
-        let get = |limit| above_zero(count(self.limits.get(limit)?)?);
+        let get = |limit| above_zero(count(self.limits.get(limit)?));
         Limits {
             block_size: get(Limit::BlockSize),
             max_num_seqs: get(Limit::MaxNumSeqs),
             max_num_batched_tokens: get(Limit::MaxNumBatchedTokens),
             max_model_len: get(Limit::MaxModelLen),
         }
+    }
+
+    /// Names of the numbers that the page tells and that cannot be believed, of any rank.
+    pub fn doubts(&self) -> Vec<&'static str> {
+        let has_too_many = |cells: &&Cells<Load>| cells.get(Load::KvUsed) > Some(cells.blocks().unwrap_or(f64::MAX));
+        let used = self.ranks.values().filter(has_too_many).map(|_| Load::KvUsed.name());
+        let of_ranks = self.ranks.values().flat_map(Cells::disbelieved).map(Load::name);
+        let all: BTreeSet<_> = of_ranks.chain(used).chain(self.limits.disbelieved().map(Limit::name)).collect();
+        all.into_iter().collect()
     }
 
     fn cells(&mut self, rank: u32) -> Result<&mut Cells<Load>, PageError> {
@@ -145,7 +193,7 @@ impl Sheet {
     }
 }
 
-impl<K: Ord> Cells<K> {
+impl<K: Ord + Copy> Cells<K> {
     /// Notes what one series says.
     pub fn note(&mut self, key: K, value: f64, order: Order) {
         let new = Cell { order, value: Some(value).filter(|value| value.is_finite() && *value >= 0.0) };
@@ -160,6 +208,23 @@ impl<K: Ord> Cells<K> {
     /// The number, if it can be believed.
     pub fn get(&self, key: K) -> Option<f64> {
         self.0.get(&key)?.value
+    }
+
+    /// The number for a sheet to note: NaN if it cannot be believed, `None` if it is not told.
+    pub fn told(&self, key: K) -> Option<f64> {
+        Some(self.0.get(&key)?.value.unwrap_or(f64::NAN))
+    }
+
+    /// What is told and cannot be believed.
+    fn disbelieved(&self) -> impl Iterator<Item = K> {
+        self.0.iter().filter(|(_, cell)| cell.value.is_none()).map(|(key, _)| *key)
+    }
+}
+
+impl Cells<Load> {
+    /// KV blocks there are; a zero stands there while the engine sizes its cache.
+    fn blocks(&self) -> Option<f64> {
+        self.get(Load::KvTotal).filter(|total| *total > 0.0)
     }
 }
 
@@ -179,11 +244,10 @@ impl<'a> Sum<'a> {
         self.0.note(sample.labels(), sample.value, Order::default());
     }
 
-    /// The sum; `None` without a series, or when one cannot be believed.
+    /// The sum for a sheet to note: NaN when one of them cannot be believed, `None` without a series.
     pub fn total(&self) -> Option<f64> {
-        let mut values = self.0.0.values().map(|cell| cell.value);
-        let first = values.next()??;
-        values.try_fold(first, |sum, value| Some(sum + value?))
+        let values = self.0.0.values().map(|cell| cell.value.unwrap_or(f64::NAN));
+        values.reduce(|sum, value| sum + value)
     }
 }
 
@@ -199,12 +263,12 @@ pub fn rank_of(sample: &Sample<'_>, label: &str) -> Option<u32> {
 
 fn report(rank: u32, cells: &Cells<Load>) -> RankReport {
     let get = |load| cells.get(load);
-    let whole = |load| count(get(load)?);
-    let total = whole(Load::KvTotal).and_then(above_zero);
-    let share = get(Load::KvShare).and_then(as_share);
+    let whole = |load| get(load).map(count);
+    let total = cells.blocks().map(count).and_then(above_zero);
+    let share = get(Load::KvShare);
     let told = whole(Load::KvUsed).filter(|used| total.is_none_or(|total| *used <= total));
     // An engine that tells both tells the blocks exactly.
-    let used = told.or_else(|| count(share? * total? as f64));
+    let used = told.or_else(|| Some(count(share? * total? as f64)));
     RankReport {
         rank,
         kv_used_blocks: used,
@@ -220,7 +284,8 @@ fn report(rank: u32, cells: &Cells<Load>) -> RankReport {
 /// Prompt tokens of the requests that wait, where an engine tells only how long prompts are on average.
 fn waiting_tokens(get: impl Fn(Load) -> Option<f64>) -> Option<u64> {
     let prompts = get(Load::Prompts).filter(|prompts| *prompts > 0.0)?;
-    count(get(Load::Waiting)? * get(Load::PromptTokens)? / prompts)
+    let tokens = get(Load::Waiting)? * get(Load::PromptTokens)? / prompts;
+    Some(tokens).filter(|tokens| *tokens < BEYOND_REASON).map(count)
 }
 
 /// A share of at most 1; `None` for what is none, such as a percentage.
@@ -228,9 +293,8 @@ pub fn as_share(value: f64) -> Option<f64> {
     (value <= 1.0 + ROUNDING).then(|| value.min(1.0))
 }
 
-/// Rounded; `None` beyond reason.
-fn count(value: f64) -> Option<u64> {
-    (value < BEYOND_REASON).then(|| value.round() as u64)
+fn count(value: f64) -> u64 {
+    value.round() as u64
 }
 
 /// No engine works with none of it: a zero is what stands there before the number is known.
@@ -255,6 +319,37 @@ mod tests {
         assert_eq!(only(&[(Load::Waiting, 3.0), (Load::Waiting, 3.0)]).waiting, Some(3));
         assert_eq!(only(&[(Load::Waiting, 3.0), (Load::Waiting, 4.0)]).waiting, None);
         assert_eq!(only(&[(Load::Waiting, 3.0), (Load::Waiting, f64::NAN), (Load::Waiting, 3.0)]).waiting, None);
+    }
+
+    #[test]
+    fn what_cannot_be_believed_is_named_once() {
+        let mut sheet = Sheet::default();
+        for rank in 0..2 {
+            sheet.note(rank, Load::Running, f64::NAN).unwrap();
+            sheet.note(rank, Load::Waiting, 2.0).unwrap();
+            sheet.note(rank, Load::KvTotal, 0.0).unwrap();
+            sheet.note(rank, Load::KvUsed, 3.0).unwrap();
+        }
+        assert_eq!(sheet.doubts(), ["running"], "a total of zero is not known yet, and nothing exceeds it");
+        sheet.note(2, Load::KvTotal, 2.0).unwrap();
+        sheet.note(2, Load::KvUsed, 3.0).unwrap();
+        sheet.note(2, Load::KvShare, 93.0).unwrap();
+        sheet.note(1, Load::Waiting, 3.0).unwrap();
+        sheet.limit(Limit::BlockSize, -16.0);
+        sheet.limit(Limit::MaxNumSeqs, 0.0);
+        assert_eq!(sheet.doubts(), ["block_size", "kv_used_blocks", "kv_used_share", "running", "waiting"]);
+    }
+
+    #[test]
+    fn a_sum_is_as_doubtful_as_its_parts() {
+        let page = "a{x=\"1\"} 2\na{x=\"2\"} 3\nb{x=\"1\"} 2\nb{x=\"2\"} NaN\n";
+        let total = |name: &'static str| {
+            let mut sum = Sum::default();
+            crate::page::samples(page, name, Some).for_each(|(_, sample)| sum.note(&sample));
+            sum.total()
+        };
+        assert_eq!((total("a"), total("c")), (Some(5.0), None));
+        assert!(total("b").is_some_and(f64::is_nan));
     }
 
     #[test]

@@ -79,7 +79,9 @@ fn vllm_in_small() {
     // 0.25 × 1,200 = 300; 1 × 640 ÷ 10 = 64.
     assert_eq!(ranks(page!("vllm-0.6-older-name")), [prefill(64, blocks(300, 1_200, requests(0, 3, 1)))]);
     let one = RankReport { running: Some(2), kv_total_blocks: Some(400), ..RankReport::default() };
-    assert_eq!(ranks(page!("vllm-not-numbers")), [one], "waiting is −1, the use NaN");
+    let doubtful = auto(page!("vllm-not-numbers"));
+    assert_eq!(doubtful.ranks, [one], "waiting is −1, the use and the tokens of prompts are NaN");
+    assert_eq!(doubtful.doubts, ["kv_used_share", "prompt_tokens", "waiting"]);
     let sizing = "vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.5\nvllm:cache_config_info{num_gpu_blocks=\"None\"} 1\n";
     assert_eq!(ranks(sizing), [share(0.5, RankReport { running: Some(1), ..RankReport::default() })]);
 }
@@ -267,6 +269,56 @@ fn what_stands_twice_counts_only_when_it_is_the_same() {
     );
     assert_eq!(running(&format!("{other}llamacpp:requests_processing 3\nllamacpp:requests_processing 4\n")), Ok(None));
     assert_eq!(running("llamacpp:requests_processing 3\nllamacpp:requests_processing 4\n"), Err(PageError::NoLoad));
+}
+
+#[test]
+fn what_a_page_as_captured_says_is_believed() {
+    let pages = [
+        VLLM_IDLE,
+        VLLM_BUSY,
+        VLLM_TWO,
+        SGLANG,
+        SGLANG_TWO,
+        SGLANG_LABELS,
+        TRITON,
+        TRITON_GPUS,
+        TRTLLM,
+        TRTLLM_OLD,
+        TGI,
+        LLAMACPP,
+        LLAMACPP_OLD,
+        DYNAMO_WORKER,
+        DYNAMO_TWO,
+        DYNAMO_FRONTEND,
+        DYNAMO_VLLM,
+    ];
+    for page in pages {
+        assert!(auto(page).doubts.is_empty(), "{:?} of {page}", auto(page).doubts);
+    }
+}
+
+#[test]
+fn doubts_of_sums_and_differences_are_doubts_of_what_they_tell() {
+    let doubts = |page: &str| auto(page).doubts;
+    let sglang = "sglang:num_running_reqs 1\nsglang:prompt_tokens_total 100\nsglang:num_requests_total -3\n";
+    assert_eq!(doubts(sglang), ["prompts"]);
+    let frontend = "dynamo_frontend_inflight_requests NaN\ndynamo_frontend_queued_requests 2\n";
+    assert_eq!(doubts(frontend), ["running"]);
+    let both = "dynamo_component_inflight_requests 4\ndynamo_frontend_inflight_requests 4\ndynamo_frontend_queued_requests -2\n";
+    assert_eq!(doubts(both), ["waiting"], "the worker tells by itself how many it has");
+}
+
+#[test]
+fn a_page_that_ends_in_the_middle_of_a_line_is_doubtful() {
+    let doubts = |page: &str| {
+        let mut reader = Reader::default();
+        reader.begin();
+        reader.push(None, page.as_bytes());
+        reader.end(None).unwrap().doubts
+    };
+    assert_eq!(doubts("vllm:num_requests_running 1\nvllm:num_requests_wai"), ["last_line"]);
+    assert!(doubts("vllm:num_requests_running 1\n# EOF").is_empty());
+    assert!(doubts("vllm:num_requests_running 1\n").is_empty());
 }
 
 #[test]

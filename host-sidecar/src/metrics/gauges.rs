@@ -9,9 +9,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{Labels, PREFIX, with};
+use crate::discovery::Condition;
 use crate::pull;
 use crate::reading::{Gpu, Limits};
-use crate::table::{PoolRow, Table, Way};
+use crate::table::{PoolRow, ProxyRow, Snapshot, Way};
 
 /// Workers of a pool that have series of their own; the pool's sums count all.
 const MAX_WORKERS: usize = 1_000;
@@ -19,29 +20,33 @@ const MAX_WORKERS: usize = 1_000;
 type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
 
 /// Every gauge of the page.
-pub fn gauges(table: &Table, local_gpus: &[Gpu], now: Duration) -> Registry {
+pub fn gauges(snapshot: &Snapshot, local_gpus: &[Gpu], now: Duration) -> Registry {
     let mut registry = Registry::with_prefix(PREFIX);
-    let rows: Vec<_> = table.rows(now).collect();
-    worker_gauges(&mut registry, &rows);
-    pool_gauges(&mut registry, &rows);
-    limit_gauges(&mut registry, &rows);
-    load_gauges(&mut registry, &rows);
-    budget_gauges(&mut registry, &rows);
-    gpu_gauges(&mut registry, &rows, local_gpus);
-    let help = "Time since the proxy last took a view, or since the start while it has taken none";
-    let ages = registered(&mut registry, "proxy_view_age_seconds", help);
-    // Names of proxies that ask are drawn by chance, and come and go: the one that took a view last stands for all.
-    let pulled = table.proxies().filter(|proxy| proxy.way == Way::Pulled).max_by_key(|proxy| proxy.taken_at);
-    let pulled = pulled.map(|proxy| (pull::LABEL, proxy.taken_at));
-    let pushed = table.proxies().filter(|proxy| proxy.way == Way::Pushed).map(|proxy| (proxy.name, proxy.taken_at));
-    for (name, taken_at) in pushed.chain(pulled) {
-        let age = now.saturating_sub(taken_at.unwrap_or_default());
-        ages.get_or_create(&vec![("proxy", name.to_owned())]).set(age.as_secs_f64());
-    }
+    let rows = &snapshot.pools;
+    worker_gauges(&mut registry, rows);
+    trouble_gauges(&mut registry, rows);
+    pool_gauges(&mut registry, rows);
+    limit_gauges(&mut registry, rows);
+    load_gauges(&mut registry, rows);
+    budget_gauges(&mut registry, rows);
+    gpu_gauges(&mut registry, rows, local_gpus);
+    proxy_gauges(&mut registry, &snapshot.proxies, now);
     registry
 }
 
-fn worker_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+fn proxy_gauges(registry: &mut Registry, proxies: &[ProxyRow], now: Duration) {
+    let help = "Time since the proxy last took a view, or since the start while it has taken none";
+    let ages = registered(registry, "proxy_view_age_seconds", help);
+    let of = |way| proxies.iter().filter(move |proxy| proxy.way == way);
+    // Names of proxies that ask are drawn by chance, and come and go: the one that took a view last stands for all.
+    let pulled = of(Way::Pulled).max_by_key(|proxy| proxy.taken_at).map(|proxy| (pull::LABEL, proxy.taken_at));
+    for (name, taken_at) in of(Way::Pushed).map(|proxy| (&*proxy.name, proxy.taken_at)).chain(pulled) {
+        let age = now.saturating_sub(taken_at.unwrap_or_default());
+        ages.get_or_create(&vec![("proxy", name.to_owned())]).set(age.as_secs_f64());
+    }
+}
+
+fn worker_gauges(registry: &mut Registry, rows: &[PoolRow]) {
     let up = registered(
         registry,
         "worker_up",
@@ -57,11 +62,9 @@ fn worker_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
     let waiting = registered(registry, "worker_waiting", help);
     let help = "Time since the last good scrape began, or since the start while there was none";
     let age = registered(registry, "worker_scrape_age_seconds", help);
-    let help = "1 while the last scrape of the worker gave no numbers, by why";
-    let failing = registered(registry, "worker_failing", help);
     for row in rows {
         for report in row.report.workers.iter().take(MAX_WORKERS) {
-            let labels = with(("pool", row.name), "worker", &report.address);
+            let labels = with(("pool", &row.name), "worker", &report.address);
             let set = |gauges: &Gauges, value: f64| {
                 gauges.get_or_create(&labels).set(value);
             };
@@ -72,21 +75,45 @@ fn worker_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
             sum(report, |rank| rank.running).into_iter().for_each(|count| set(&running, count));
             sum(report, |rank| rank.waiting).into_iter().for_each(|count| set(&waiting, count));
             set(&age, report.scraped_ms_ago as f64 / 1_000.0);
+        }
+    }
+}
+
+/// What is wrong with workers; a worker that is well has none of these.
+fn trouble_gauges(registry: &mut Registry, rows: &[PoolRow]) {
+    let help = "1 while the last scrape of the worker gave no numbers, by why";
+    let failing = registered(registry, "worker_failing", help);
+    let help = "1 while the worker's page tells a number that cannot be believed and counts as unknown, by which";
+    let doubtful = registered(registry, "worker_doubtful", help);
+    let not_ready = registered(registry, "worker_not_ready", "1 while its source calls the worker not ready");
+    for row in rows {
+        let set = |gauges: &Gauges, worker: &str, more: Option<(&'static str, &str)>| {
+            let mut labels = with(("pool", &row.name), "worker", worker);
+            labels.extend(more.map(|(label, value)| (label, value.to_owned())));
+            gauges.get_or_create(&labels).set(1.0);
+        };
+        for report in row.report.workers.iter().take(MAX_WORKERS) {
             if let Some(cause) = &report.cause {
-                let mut labels = labels.clone();
-                labels.push(("cause", cause.clone()));
-                failing.get_or_create(&labels).set(1.0);
+                set(&failing, &report.address, Some(("cause", cause)));
+            }
+        }
+        for worker in row.workers.iter().take(MAX_WORKERS) {
+            for number in &worker.doubts {
+                set(&doubtful, &worker.address, Some(("number", number)));
+            }
+            if worker.condition == Condition::NotReady {
+                set(&not_ready, &worker.address, None);
             }
         }
     }
 }
 
-fn limit_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+fn limit_gauges(registry: &mut Registry, rows: &[PoolRow]) {
     let help = "What the worker's page says of its own limits; absent while it does not say";
     let limits = registered(registry, "worker_limit", help);
     for row in rows {
-        for (worker, told) in row.limits.iter().take(MAX_WORKERS) {
-            let Limits { block_size, max_num_seqs, max_num_batched_tokens, max_model_len } = *told;
+        for worker in row.workers.iter().take(MAX_WORKERS) {
+            let Limits { block_size, max_num_seqs, max_num_batched_tokens, max_model_len } = worker.limits;
             for (name, value) in [
                 ("block_size", block_size),
                 ("max_num_seqs", max_num_seqs),
@@ -94,7 +121,7 @@ fn limit_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
                 ("max_model_len", max_model_len),
             ] {
                 if let Some(value) = value {
-                    let mut labels = with(("pool", row.name), "worker", worker);
+                    let mut labels = with(("pool", &row.name), "worker", &worker.address);
                     labels.push(("limit", name.to_owned()));
                     limits.get_or_create(&labels).set(value as f64);
                 }
@@ -109,15 +136,17 @@ fn sum(report: &WorkerReport, count: impl Fn(&RankReport) -> Option<u64>) -> Opt
     (!report.ranks.is_empty()).then_some(sum)
 }
 
-fn pool_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+fn pool_gauges(registry: &mut Registry, rows: &[PoolRow]) {
     let all = registered(registry, "pool_workers", "Workers there are");
     let live = registered(registry, "pool_live_workers", "Workers that can be given work");
     let free = registered(registry, "pool_free_workers", "Workers that can be given work and are not busy");
     let stale = registered(registry, "pool_failing_workers", "Workers whose last scrape gave no numbers");
     let help = "How full the live workers are by the pool's detector; 1 is full, and it may be more";
     let saturation = registered(registry, "pool_saturation_ratio", help);
+    let help = "Workers that can be given work, do not tell what the detector measures, and so count as exactly full";
+    let unmeasured = registered(registry, "pool_unmeasured_workers", help);
     for row in rows {
-        let labels = vec![("pool", row.name.to_owned())];
+        let labels = vec![("pool", row.name.to_string())];
         let set = |gauges: &Gauges, value: f64| {
             gauges.get_or_create(&labels).set(value);
         };
@@ -126,12 +155,13 @@ fn pool_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
         set(&live, count(|report| report.state == WorkerState::Up));
         set(&free, count(|report| report.state == WorkerState::Up && !report.busy));
         set(&stale, count(|report| report.cause.is_some()));
+        set(&unmeasured, row.unmeasured as f64);
         row.report.saturation.into_iter().for_each(|share| set(&saturation, share));
     }
 }
 
 /// What an autoscaler needs.
-fn load_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+fn load_gauges(registry: &mut Registry, rows: &[PoolRow]) {
     let help = "Sequences running in the workers that can be given work; of those that tell";
     let running = registered(registry, "pool_running", help);
     let help = "Requests waiting inside the engines of workers that can be given work; of those that tell";
@@ -141,7 +171,7 @@ fn load_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
     let help = "Mean share of KV blocks in use in the workers that can be given work; of those that tell";
     let kv = registered(registry, "pool_kv_used_ratio", help);
     for row in rows {
-        let labels = vec![("pool", row.name.to_owned())];
+        let labels = vec![("pool", row.name.to_string())];
         let set = |gauges: &Gauges, value: f64| {
             gauges.get_or_create(&labels).set(value);
         };
@@ -161,31 +191,31 @@ fn load_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
     }
 }
 
-fn budget_gauges(registry: &mut Registry, rows: &[PoolRow<'_>]) {
+fn budget_gauges(registry: &mut Registry, rows: &[PoolRow]) {
     let help = "Share of the pool that lanes with a dispatch budget may still fill; absent where none is configured";
     let budget = registered(registry, "pool_dispatch_budget_ratio", help);
     let help = "1 while the source of the dispatch budget has a sample; the first that has one is believed";
     let available = registered(registry, "pool_dispatch_budget_source_available", help);
     for row in rows {
         if let Some(share) = row.report.dispatch_budget {
-            budget.get_or_create(&vec![("pool", row.name.to_owned())]).set(share);
+            budget.get_or_create(&vec![("pool", row.name.to_string())]).set(share);
         }
         for (source, value) in &row.budget {
-            let labels = with(("pool", row.name), "source", source.name());
+            let labels = with(("pool", &row.name), "source", source.name());
             available.get_or_create(&labels).set(f64::from(value.is_some()));
         }
     }
 }
 
-fn gpu_gauges(registry: &mut Registry, rows: &[PoolRow<'_>], local: &[Gpu]) {
+fn gpu_gauges(registry: &mut Registry, rows: &[PoolRow], local: &[Gpu]) {
     let help = "Memory of a GPU in use; worker and pool are empty for the GPUs of the sidecar's own machine";
     let used = registered(registry, "gpu_memory_used_bytes", help);
     let total = registered(registry, "gpu_memory_total_bytes", "Memory of a GPU");
     let help = "Share of the last sample period in which the GPU computed";
     let utilization = registered(registry, "gpu_utilization_ratio", help);
     let behind = rows.iter().flat_map(|row| {
-        let workers = row.gpus.iter().take(MAX_WORKERS);
-        workers.flat_map(|(worker, gpus)| gpus.iter().map(|gpu| (row.name, *worker, gpu)))
+        let workers = row.workers.iter().take(MAX_WORKERS);
+        workers.flat_map(|worker| worker.gpus.iter().map(|gpu| (&*row.name, &*worker.address, gpu)))
     });
     for (pool, worker, gpu) in behind.chain(local.iter().map(|gpu| ("", "", gpu))) {
         let mut labels = with(("pool", pool), "worker", worker);

@@ -3,7 +3,9 @@ use admission_core::view::{RankReport, ViewAnswer};
 use super::*;
 use crate::engines::Engine;
 use crate::reading::{Limits, Reading};
-use crate::table::Way;
+use crate::table::{Table, Way};
+
+const NOW: Duration = Duration::from_millis(1);
 
 const CONFIG: &str = r#"
 proxies: [{url: "http://p:1", token: t}]
@@ -17,7 +19,7 @@ pools:
 
 fn reading(ranks: Vec<RankReport>, hardware: Vec<Gpu>) -> Reading {
     let limits = Limits { max_model_len: Some(4_096), ..Limits::default() };
-    Reading { engine: Engine::Vllm, ranks, limits, hardware }
+    Reading { engine: Engine::Vllm, ranks, limits, doubts: Vec::new(), hardware }
 }
 
 fn gpu() -> Gpu {
@@ -57,10 +59,11 @@ fn page(scraped: bool) -> String {
         counters.unauthorized();
         let proxy = table.register("http://p:1", Way::Pushed);
         let answer = ViewAnswer { queued: [("a".into(), 7)].into(), ..ViewAnswer::default() };
-        table.said(proxy, &answer, Duration::ZERO, true);
+        table.said(proxy, &answer, Duration::ZERO, Some(Vec::new()));
     }
     let local = Gpu { utilization: Some(0.5), ..Gpu { index: Some(0), ..gpu() } };
-    counters.page(&table, &[local], Duration::from_millis(1_500)).unwrap()
+    let now = Duration::from_millis(1_500);
+    counters.page(&table.snapshot(now), &[local], now).unwrap()
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn numbers_beyond_any_engine_break_nothing() {
     let mut table = Table::new(&config);
     let rank = RankReport { running: Some(u64::MAX), waiting: Some(u64::MAX), ..RankReport::default() };
     scrape(&mut table, |_| Ok(reading(vec![rank.clone(), rank.clone()], vec![])));
-    let page = Counters::new(&config).page(&table, &[], Duration::from_millis(1)).unwrap();
+    let page = Counters::new(&config).page(&table.snapshot(NOW), &[], NOW).unwrap();
     assert!(page.contains("sluice_sidecar_worker_running{pool=\"a\",worker=\"w:1\"} 36893488147419"), "{page}");
 }
 
@@ -136,7 +139,7 @@ fn why_a_worker_cannot_be_read_is_a_label() {
     let config = Config::parse(CONFIG).unwrap();
     let mut table = Table::new(&config);
     scrape(&mut table, |_| Err("timeout"));
-    let page = Counters::new(&config).page(&table, &[], Duration::from_millis(1)).unwrap();
+    let page = Counters::new(&config).page(&table.snapshot(NOW), &[], NOW).unwrap();
     assert!(page.contains("worker_failing{pool=\"a\",worker=\"w:1\",cause=\"timeout\"} 1.0"), "{page}");
     assert!(page.contains("pool_failing_workers{pool=\"a\"} 2.0"), "{page}");
     assert!(page.contains("worker_up{pool=\"a\",worker=\"w:1\"} 0.0"), "{page}");
@@ -148,11 +151,17 @@ fn series_of_the_configuration_are_there_from_the_start_and_go_with_it() {
     assert!(before.contains("sluice_sidecar_pushes_total{proxy=\"http://p:1\",result=\"taken\"} 0"), "{before}");
     let config = Config::parse(CONFIG).unwrap();
     let counters = Counters::new(&config);
-    counters.pushed("http://p:1", "taken");
+    let scrapes = counters.of_scrapes("a");
     let other = "{proxies: [{url: 'http://p:2', token: t}], pools: [{name: b, workers: ['w:1']}]}";
     let other = Config::parse(other).unwrap();
     counters.configure(&other);
-    let after = counters.page(&Table::new(&other), &[], Duration::ZERO).unwrap();
+    // What was under way for what has gone.
+    scrapes.scraped("ok", NOW);
+    counters.of_scrapes("a").scraped("ok", NOW);
+    counters.pushed("http://p:1", "taken");
+    counters.looked("a", "file:/workers.yaml", "ok");
+    counters.queried("a", true);
+    let after = counters.page(&Table::new(&other).snapshot(NOW), &[], NOW).unwrap();
     assert!(!after.contains("http://p:1") && !after.contains("pool=\"a\""), "{after}");
     assert!(after.contains("sluice_sidecar_pushes_total{proxy=\"http://p:2\",result=\"taken\"} 0"), "{after}");
 }
@@ -164,7 +173,7 @@ fn a_thousand_workers_of_a_pool_are_listed_and_all_are_counted() {
     let config = Config::parse(&text).unwrap();
     let mut table = Table::new(&config);
     scrape(&mut table, |_| Ok(reading(vec![RankReport { running: Some(1), ..RankReport::default() }], vec![])));
-    let page = Counters::new(&config).page(&table, &[], Duration::ZERO).unwrap();
+    let page = Counters::new(&config).page(&table.snapshot(NOW), &[], NOW).unwrap();
     assert_eq!(page.matches("sluice_sidecar_worker_up{").count(), 1_000);
     assert!(page.contains("sluice_sidecar_pool_workers{pool=\"a\"} 1050.0"));
     assert!(page.contains("sluice_sidecar_pool_running{pool=\"a\"} 1050.0"));

@@ -58,8 +58,9 @@ impl Sieve {
         self.begun.extend_from_slice(piece.get(begin..).unwrap_or_default());
     }
 
-    /// What was kept, in the order of the page.
-    pub fn kept(&self) -> &[u8] {
+    /// What was kept, in the order of the page, and what stands behind its last line feed.
+    pub fn end(&mut self) -> &[u8] {
+        self.kept.append(&mut self.begun);
         &self.kept
     }
 }
@@ -91,7 +92,7 @@ mod tests {
             rest = tail;
         }
         sieve.push(rest, |name| name == b"a" || name == b"b:c");
-        sieve.kept
+        sieve.end().to_vec()
     }
 
     #[test]
@@ -99,7 +100,7 @@ mod tests {
         let page = b"# HELP a b\na 1\nab 2\nab 3\n  b:c{x=\"a\"} 3\r\n\na{} 4\n\t{} 5\n\ta 6\nb 5\na\xff 6\na 7";
         for length in 1..=page.len() {
             let kept = sieved(page, std::iter::repeat_n(length, page.len() / length));
-            assert_eq!(kept, b"a 1\n  b:c{x=\"a\"} 3\r\na{} 4\n\ta 6\n", "in pieces of {length}");
+            assert_eq!(kept, b"a 1\n  b:c{x=\"a\"} 3\r\na{} 4\n\ta 6\na 7", "in pieces of {length}");
         }
     }
 
@@ -132,6 +133,6 @@ mod tests {
         sieve.push(b"a 1\na", |_| true);
         sieve.clear();
         sieve.push(b" 2\n", |name| name == b"a");
-        assert_eq!(sieve.kept(), b"");
+        assert_eq!(sieve.end(), b"");
     }
 }

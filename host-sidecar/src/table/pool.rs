@@ -181,8 +181,8 @@ impl Pool {
     }
 
     fn busy_rule(&self) -> BusyRule {
-        let Self { busy: thresholds, hysteresis, max_num_batched_tokens, .. } = *self;
-        BusyRule { thresholds, hysteresis, max_num_batched_tokens }
+        let Self { busy: thresholds, saturation, hysteresis, max_num_batched_tokens, .. } = *self;
+        BusyRule { thresholds, saturation, hysteresis, max_num_batched_tokens }
     }
 
     /// Forgets what one proxy was credited with in the samples.
@@ -229,20 +229,19 @@ impl Pool {
         workers.map(|(worker, busy)| look(worker, busy)).collect()
     }
 
-    pub fn row(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolRow<'_> {
+    pub fn row(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolRow {
         let samples = self.samples(queued);
         let by_source = |rule: &BudgetRule| {
             let sources = rule.sources.iter();
             sources.map(|source| (*source, rule.by(*source, self.loads(now, patience), &samples))).collect()
         };
-        let gpus = self.workers.values().filter(|worker| !worker.gpus().is_empty());
         PoolRow {
-            name: &self.name,
+            name: Arc::clone(&self.name),
             report: self.report(now, patience, queued),
             budget: self.budget.as_ref().map(by_source).unwrap_or_default(),
             queued,
-            gpus: gpus.map(|worker| (&*worker.id.address, worker.gpus())).collect(),
-            limits: self.workers.values().map(|worker| (&*worker.id.address, worker.limits())).collect(),
+            unmeasured: self.loads(now, patience).filter(|load| !self.saturation.measures(load)).count(),
+            workers: self.workers.values().map(Worker::row).collect(),
         }
     }
 
@@ -255,11 +254,7 @@ impl Pool {
     fn spared(&self, now: Duration, patience: &Patience) -> Vec<bool> {
         let is_full =
             |worker: &Worker| worker.busy || (self.when_stale == WhenStale::Full && worker.is_stale(now, patience));
-        let is_crowded = |worker: &Worker| {
-            let load = worker.load(now, patience, self.when_stale);
-            self.saturation.is_crowded(self.saturation.worker(load))
-        };
-        let spared: Vec<_> = self.workers.values().map(|worker| is_full(worker) || is_crowded(worker)).collect();
+        let spared: Vec<_> = self.workers.values().map(|worker| is_full(worker) || worker.crowded).collect();
         let is_left = |stage: fn(Role) -> bool| {
             let workers = || {
                 let all = self.workers.values().zip(&spared);

@@ -20,14 +20,16 @@ pub enum Way {
 }
 
 /// A proxy for the metrics page and for readiness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyRow<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyRow {
     /// Its URL, or the name that it gave itself.
-    pub name: &'a str,
+    pub name: Arc<str>,
     /// How it comes to its views.
     pub way: Way,
     /// When it last took one.
     pub taken_at: Option<Duration>,
+    /// The pools it has views of since.
+    pub holds: Vec<Arc<str>>,
 }
 
 /// What proxies were known to have admitted to one pool at one moment. Shared by all scrapes that begin between two
@@ -45,9 +47,10 @@ pub struct Proxies {
 
 #[derive(Debug)]
 struct Proxy {
-    name: String,
+    name: Arc<str>,
     way: Way,
     taken_at: Option<Duration>,
+    holds: Vec<Arc<str>>,
     heard_at: Option<Duration>,
     /// By pool, as last said.
     queued: BTreeMap<String, u64>,
@@ -58,13 +61,13 @@ const SILENT: Duration = Duration::from_secs(10);
 
 impl Proxies {
     pub fn register(&mut self, name: &str, way: Way) -> ProxyId {
-        if let Some((id, _)) = self.known.iter().find(|(_, proxy)| proxy.name == name) {
+        if let Some((id, _)) = self.known.iter().find(|(_, proxy)| *proxy.name == *name) {
             return *id;
         }
         let id = ProxyId(self.next);
         self.next += 1;
-        self.known
-            .insert(id, Proxy { name: name.to_owned(), way, taken_at: None, heard_at: None, queued: BTreeMap::new() });
+        let (name, holds, queued) = (name.into(), Vec::new(), BTreeMap::new());
+        self.known.insert(id, Proxy { name, way, taken_at: None, holds, heard_at: None, queued });
         id
     }
 
@@ -80,13 +83,20 @@ impl Proxies {
         self.credits.retain(|pool, _| stays(pool));
     }
 
-    /// Remembers what a proxy said, and whether it took a view; returns the pools whose count fell.
-    pub fn said(&mut self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: bool) -> Vec<Arc<str>> {
+    /// Remembers what a proxy said, and which pools it has views of if it took one; returns the pools whose count fell.
+    pub fn said(
+        &mut self,
+        proxy: ProxyId,
+        answer: &ViewAnswer,
+        now: Duration,
+        took: Option<Vec<Arc<str>>>,
+    ) -> Vec<Arc<str>> {
         let Some(memory) = self.known.get_mut(&proxy) else { return Vec::new() };
         memory.heard_at = Some(now);
         memory.queued.clone_from(&answer.queued);
-        if took {
+        if let Some(pools) = took {
             memory.taken_at = Some(now);
+            memory.holds = pools;
         }
         let mut fell = Vec::new();
         for (pool, said) in &answer.admitted {
@@ -103,8 +113,13 @@ impl Proxies {
         fell
     }
 
-    pub fn rows(&self) -> impl Iterator<Item = ProxyRow<'_>> {
-        self.known.values().map(|Proxy { name, way, taken_at, .. }| ProxyRow { name, way: *way, taken_at: *taken_at })
+    pub fn rows(&self) -> impl Iterator<Item = ProxyRow> {
+        self.known.values().map(|Proxy { name, way, taken_at, holds, .. }| ProxyRow {
+            name: Arc::clone(name),
+            way: *way,
+            taken_at: *taken_at,
+            holds: holds.clone(),
+        })
     }
 
     /// What is known of all of them for a pool.

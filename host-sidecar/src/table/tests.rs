@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState};
 
 use super::*;
@@ -48,7 +50,7 @@ fn rank(used: u64) -> RankReport {
 }
 
 fn reading(ranks: Vec<RankReport>) -> Reading {
-    Reading { engine: Engine::Vllm, ranks, limits: Limits::default(), hardware: Vec::new() }
+    Reading { engine: Engine::Vllm, ranks, limits: Limits::default(), doubts: Vec::new(), hardware: Vec::new() }
 }
 
 fn member(address: &str) -> Member {
@@ -96,18 +98,18 @@ impl Setting {
     }
 
     fn pool(&self, name: &str, now: Duration) -> PoolReport {
-        self.table.rows(now).find(|row| row.name == name).unwrap().report
+        self.table.snapshot(now).pools.into_iter().find(|row| *row.name == *name).unwrap().report
     }
 
     fn worker(&self, address: &str, now: Duration) -> WorkerReport {
-        let workers = self.table.rows(now).flat_map(|row| row.report.workers).collect::<Vec<_>>();
+        let workers = self.table.snapshot(now).pools.into_iter().flat_map(|row| row.report.workers).collect::<Vec<_>>();
         workers.into_iter().find(|worker| worker.address == address).unwrap()
     }
 
     fn taken(&mut self, proxy: usize, requests: u64, at: Duration) {
         let admitted = Admitted { requests, blocks: requests * 10 };
         let answer = ViewAnswer { admitted: [("a".into(), admitted)].into(), ..ViewAnswer::default() };
-        self.table.said(self.proxies[proxy], &answer, at, true);
+        self.table.said(self.proxies[proxy], &answer, at, Some(Vec::new()));
     }
 
     fn credit(&self, proxy: usize, now: Duration) -> u64 {
@@ -400,9 +402,9 @@ fn a_dispatch_budget_comes_from_the_first_source_that_knows() {
     setting.table.end_scrape(setting.begin("a1:1", ms(0)), Ok(reading(ranks)), ms(0));
     assert_eq!(of(&setting), Some(0.7), "3 of 10 wait in the worker");
     let answer = ViewAnswer { queued: [("a".into(), 1)].into(), ..ViewAnswer::default() };
-    setting.table.said(setting.proxies[0], &answer, ms(0), true);
+    setting.table.said(setting.proxies[0], &answer, ms(0), Some(Vec::new()));
     assert_eq!(of(&setting), Some(0.9), "1 of 10 waits in the only proxy that was heard");
-    setting.table.said(setting.proxies[1], &answer, ms(0), true);
+    setting.table.said(setting.proxies[1], &answer, ms(0), Some(Vec::new()));
     assert_eq!(of(&setting), Some(0.8), "1 of 10 waits in each of the two proxies");
     let before = setting.table.revision().numbers;
     setting.table.saw_budget("a", Some(0.25));
@@ -410,10 +412,10 @@ fn a_dispatch_budget_comes_from_the_first_source_that_knows() {
     assert_eq!(setting.table.revision().numbers, before + 1);
     setting.table.saw_budget("a", None);
     assert_eq!(of(&setting), Some(0.8));
-    let later = |setting: &Setting, at| setting.table.rows(ms(at)).next().unwrap().queued;
-    setting.table.said(setting.proxies[1], &answer, ms(5_000), false);
+    let later = |setting: &Setting, at| setting.table.snapshot(ms(at)).pools[0].queued;
+    setting.table.said(setting.proxies[1], &answer, ms(5_000), None);
     assert_eq!((later(&setting, 9_999), later(&setting, 10_000)), (Some(2), Some(1)), "who is silent holds nothing");
-    setting.table.said(setting.proxies[0], &ViewAnswer::default(), ms(10_000), false);
+    setting.table.said(setting.proxies[0], &ViewAnswer::default(), ms(10_000), None);
     assert_eq!(later(&setting, 10_000), Some(1), "who does not name the pool has none waiting for it");
     setting.table.forget(setting.proxies[1]);
     assert_eq!(later(&setting, 10_000), Some(0), "nor does who has gone");

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission_core::saturation::{BusyThresholds, Latch, WorkerLoad};
+use admission_core::saturation::{BusyThresholds, Latch, SaturationRule, WorkerLoad};
 use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState};
 
-use super::{Credits, ProxyId, Target};
+use super::{Credits, ProxyId, Target, WorkerRow};
 use crate::config::{Patience, WhenStale};
 use crate::discovery::{Condition, Member};
 use crate::reading::{Gpu, Limits, Reading};
@@ -35,13 +35,15 @@ pub struct Worker {
     /// Why the last scrape gave nothing; `None` when it did.
     pub cause: Option<Cause>,
     pub busy: bool,
+    /// It has used up its headroom.
+    pub crowded: bool,
     /// Another one whenever its numbers are others; of no other worker.
     pub numbers: u64,
     /// What the exporter beside it says.
     pub exported_gpus: Vec<Gpu>,
     latch: Latch,
     /// As counted into the last revision. What is reported is computed anew, since time alone turns a worker down.
-    noted: (WorkerState, bool, bool),
+    noted: (WorkerState, bool, bool, bool),
 }
 
 /// What a page said.
@@ -52,10 +54,12 @@ pub struct Sample {
     pub credits: Credits,
 }
 
-/// By which a pool's workers are judged busy.
+/// By which a pool's workers are judged.
 #[derive(Clone, Copy, Debug)]
 pub struct BusyRule {
     pub thresholds: BusyThresholds,
+    /// By which they are judged crowded.
+    pub saturation: SaturationRule,
     pub hysteresis: f64,
     /// Where the engine does not tell it.
     pub max_num_batched_tokens: Option<u64>,
@@ -70,10 +74,11 @@ impl Worker {
             sample: None,
             cause: None,
             busy: false,
+            crowded: false,
             numbers: 0,
             exported_gpus: Vec::new(),
             latch: Latch::default(),
-            noted: (WorkerState::Down, false, false),
+            noted: (WorkerState::Down, false, false, false),
         }
     }
 
@@ -125,7 +130,7 @@ impl Worker {
     }
 
     /// GPUs on its own page, else those of the exporter beside it.
-    pub fn gpus(&self) -> &[Gpu] {
+    fn gpus(&self) -> &[Gpu] {
         let own = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.hardware);
         if own.is_empty() { &self.exported_gpus } else { own }
     }
@@ -151,13 +156,27 @@ impl Worker {
         self.sample = Some(sample);
     }
 
-    /// Judges anew; returns whether its state or busyness differs from the last look.
+    /// Judges anew, by the last numbers however old; returns whether what it is or is judged to be differs from the last look.
     pub fn judge(&mut self, rule: &BusyRule, now: Duration, patience: &Patience) -> bool {
         let batched = self.limits().max_num_batched_tokens.or(rule.max_num_batched_tokens);
         let ranks = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.ranks);
         self.busy = rule.thresholds.latched(&mut self.latch, rule.hysteresis, ranks, batched);
-        let seen = (self.state(now, patience), self.busy, self.is_stale(now, patience));
+        let full = rule.saturation.worker(self.load(now, patience, WhenStale::Hold));
+        self.crowded = rule.saturation.is_crowded(full, self.crowded, rule.hysteresis);
+        let seen = (self.state(now, patience), self.busy, self.crowded, self.is_stale(now, patience));
         std::mem::replace(&mut self.noted, seen) != seen
+    }
+
+    /// For the metrics page.
+    pub fn row(&self) -> WorkerRow {
+        let doubts = self.sample.as_ref().map(|sample| sample.reading.doubts.clone());
+        WorkerRow {
+            address: Arc::clone(&self.id.address),
+            condition: self.member.condition,
+            limits: self.limits(),
+            doubts: doubts.unwrap_or_default(),
+            gpus: self.gpus().to_vec(),
+        }
     }
 
     /// For a proxy, if for one.

@@ -47,14 +47,19 @@ impl Setting {
         let scrape = self.table.begin_scrape(&target.worker, at).unwrap();
         let kv = RankReport { kv_used_blocks: Some(used), kv_total_blocks: Some(100), ..RankReport::default() };
         let rank = RankReport { running: Some(used), ..kv };
-        let reading =
-            Reading { engine: Engine::Vllm, ranks: vec![rank], limits: Limits::default(), hardware: Vec::new() };
+        let reading = Reading {
+            engine: Engine::Vllm,
+            ranks: vec![rank],
+            limits: Limits::default(),
+            doubts: Vec::new(),
+            hardware: Vec::new(),
+        };
         self.table.end_scrape(scrape, Ok(reading), at);
     }
 
     fn said(&mut self, requests: u64) {
         let admitted = [("p".to_owned(), Admitted { requests, blocks: requests })].into();
-        self.table.said(self.proxy, &ViewAnswer { admitted, ..ViewAnswer::default() }, ms(0), true);
+        self.table.said(self.proxy, &ViewAnswer { admitted, ..ViewAnswer::default() }, ms(0), Some(Vec::new()));
     }
 
     /// Tells what is due, and what the document was.
@@ -139,7 +144,13 @@ fn what_is_told_in_parts_is_in_the_end_what_is_known() {
         }
         setting.tell(rng.bool());
         let is_busy = |worker: &WorkerReport| (worker.address.clone(), worker.busy);
-        let rows = setting.table.rows(ms(50)).flat_map(|row| row.report.workers).map(|worker| is_busy(&worker));
+        let rows = setting
+            .table
+            .snapshot(ms(50))
+            .pools
+            .into_iter()
+            .flat_map(|row| row.report.workers)
+            .map(|worker| is_busy(&worker));
         let held = setting.held.as_ref().unwrap().pools["p"].workers.iter().map(is_busy);
         assert_eq!(held.collect::<BTreeMap<_, _>>(), rows.collect(), "states are current");
     }

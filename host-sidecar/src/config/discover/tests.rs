@@ -25,19 +25,20 @@ fn a_name_is_enough_of_dns() {
     let Origin::Dns(dns) = &source.origin else { panic!("{source:?}") };
     assert_eq!((dns.name.as_str(), dns.records, dns.servers.len()), ("llm.svc", Records::Addresses(8_000), 0));
     assert_eq!((source.role, source.name().as_str()), (Role::Both, "dns:llm.svc:8000"));
-    assert_eq!(source.metrics.url("10.0.0.7:8000"), "http://10.0.0.7:8000/metrics");
+    assert_eq!(source.pages.urls("10.0.0.7:8000"), ("http://10.0.0.7:8000/metrics".into(), None));
 }
 
 #[test]
 fn every_field_of_dns_is_read() {
     let source = source(
         "{dns: {name: _http._tcp.llm.svc., kind: srv, servers: ['10.0.0.2:53', '[fd00::2]:5353']}, role: decode,
-          metrics: {scheme: https, path: '/m?x=1', port: 9000}}",
+          metrics: {scheme: https, path: '/m?x=1', port: 9000}, hardware: {path: /gpus}}",
     );
     let Origin::Dns(dns) = &source.origin else { panic!("{source:?}") };
     assert_eq!((dns.records, dns.servers[1].port()), (Records::Services, 5_353));
     assert_eq!((source.role, source.name().as_str()), (Role::Decode, "dns:_http._tcp.llm.svc."));
-    assert_eq!(source.metrics.url("[fd00::7]:8000"), "https://[fd00::7]:9000/m?x=1");
+    let urls = ("https://[fd00::7]:9000/m?x=1".into(), Some("http://[fd00::7]:9400/gpus".into()));
+    assert_eq!(source.pages.urls("[fd00::7]:8000"), urls);
 }
 
 #[test]
@@ -51,6 +52,7 @@ fn tls_is_for_pools_whose_workers_may_have_a_page_over_it() {
     let trusted = Ok(Some("/ca.pem".into()));
     assert_eq!(pool("{file: {path: /workers.yaml}}"), trusted, "its entries may say https");
     assert_eq!(pool("{dns: {name: llm.svc, port: 8000}, metrics: {scheme: https}}"), trusted);
+    assert_eq!(pool("{dns: {name: llm.svc, port: 8000}, hardware: {scheme: https, port: 9443}}"), trusted);
     let refused = pool("{dns: {name: llm.svc, port: 8000}}").unwrap_err();
     assert!(refused.contains("pools[0].tls: is only for a URL that begins with https://"), "{refused}");
 }
@@ -88,14 +90,16 @@ fn without_the_feature_kubernetes_is_a_mistake_that_says_so() {
 
 #[test]
 fn a_file_holds_workers_as_the_configuration_does() {
-    let source = source("{file: {path: /etc/sluice/workers.yaml}, metrics: {port: 9000}, role: prefill}");
+    let source = source("{file: {path: /etc/sluice/workers.yaml}, metrics: {port: 9000}, hardware: {}, role: prefill}");
     assert_eq!(source.name(), "file:/etc/sluice/workers.yaml");
     let workers = source
-        .workers("- 10.0.0.7:8000\n- {address: 'gpu:1', role: decode, draining: true, metrics_url: 'http://gpu:2/m'}\n")
+        .workers("- 10.0.0.7:8000\n- {address: 'gpu:1', role: decode, draining: true, metrics_url: 'http://gpu:2/m', hardware_url: 'http://node:1/g'}\n")
         .unwrap();
     let said: Vec<_> =
         workers.iter().map(|worker| (worker.metrics_url.as_str(), worker.role, worker.draining)).collect();
     assert_eq!(said, [("http://10.0.0.7:9000/metrics", Role::Prefill, false), ("http://gpu:2/m", Role::Decode, true)]);
+    let gpus: Vec<_> = workers.iter().map(|worker| worker.hardware_url.as_deref()).collect();
+    assert_eq!(gpus, [Some("http://10.0.0.7:9400/metrics"), Some("http://node:1/g")]);
     assert!(source.workers("[]").unwrap().is_empty(), "a list may be empty");
     assert!(source.workers(r#"["10.0.0.7:8000"]"#).is_ok(), "JSON is read too");
 }

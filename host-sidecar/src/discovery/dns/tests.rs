@@ -2,7 +2,7 @@ use std::net::Ipv4Addr;
 
 use self::server::{NameServer, Reply};
 use super::*;
-use crate::config::discover::{MetricsPage, Origin, Role};
+use crate::config::discover::{Origin, Pages, Role};
 use crate::discovery::tests::{News, ready};
 
 mod server;
@@ -20,7 +20,7 @@ fn dns(name: &str, records: Records, server: SocketAddr) -> Dns {
 }
 
 fn news(dns: Dns) -> News {
-    let source = Source { origin: Origin::Dns(dns.clone()), metrics: MetricsPage::default(), role: Role::Both };
+    let source = Source { origin: Origin::Dns(dns.clone()), pages: Pages::default(), role: Role::Both };
     News::of(|teller| async move { follow(&dns, &source, teller, &FAST).await })
 }
 

@@ -4,14 +4,14 @@ use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::discover::{MetricsPage, Origin, Role};
+use crate::config::discover::{Origin, Pages, Role};
 use crate::discovery::Condition;
 use crate::discovery::tests::{News, ready};
 
 const FAST: Duration = Duration::from_millis(5);
 
 fn news(path: &Path) -> News {
-    let source = Source { origin: Origin::File(path.into()), metrics: MetricsPage::default(), role: Role::Decode };
+    let source = Source { origin: Origin::File(path.into()), pages: Pages::default(), role: Role::Decode };
     let path = path.to_owned();
     News::of(|teller| async move { follow(&path, &source, teller, FAST).await })
 }

@@ -101,9 +101,9 @@ impl<'a> Slices<'a> {
         let ip: IpAddr = first.parse().ok()?;
         let address = SocketAddr::new(ip, port).to_string();
         let condition = condition(endpoint.conditions.as_ref());
-        let metrics_url = self.source.metrics.url(&address);
+        let (metrics_url, hardware_url) = self.source.pages.urls(&address);
         let pod = endpoint.target_ref.as_ref().and_then(|target| target.uid.as_deref());
-        let member = Member { address, condition, metrics_url, hardware_url: None, role };
+        let member = Member { address, condition, metrics_url, hardware_url, role };
         Some((pod.unwrap_or(first), Candidate { is_v6: ip.is_ipv6(), condition, member }))
     }
 }

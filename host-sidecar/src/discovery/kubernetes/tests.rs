@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use self::server::ApiServer;
 use super::*;
-use crate::config::discover::{MetricsPage, Origin, Port, Role, Select};
+use crate::config::discover::{Origin, Pages, Port, Role, Select};
 use crate::discovery::Condition;
 use crate::discovery::tests::{News, ready};
 
@@ -32,7 +32,7 @@ fn at(api_server: String) -> Kubernetes {
 
 fn news(kubernetes: Kubernetes, pace: &'static Pace) -> News {
     let origin = Origin::Kubernetes(kubernetes.clone());
-    let source = Source { origin, metrics: MetricsPage::default(), role: Role::Both };
+    let source = Source { origin, pages: Pages::default(), role: Role::Both };
     News::of(|teller| async move { Watcher::new(&kubernetes, &source, teller, pace).run().await })
 }
 

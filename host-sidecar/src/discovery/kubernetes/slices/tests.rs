@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::discover::{MetricsPage, Origin};
+use crate::config::discover::{Origin, Pages};
 
 fn source() -> Source {
-    Source { origin: Origin::File("unused".into()), metrics: MetricsPage::default(), role: Role::Both }
+    Source { origin: Origin::File("unused".into()), pages: Pages::default(), role: Role::Both }
 }
 
 fn slice(name: &str, fields: Value) -> EndpointSlice {
