@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tracing::subscriber::DefaultGuard;
 
 /// What a worker does with a request that it has read.
 #[derive(Clone)]
@@ -139,6 +140,14 @@ impl std::io::Write for Log {
 }
 
 impl Log {
+    /// Takes what is logged on this thread for as long as the second part lives.
+    fn here() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let logging = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        (log, tracing::subscriber::set_default(logging))
+    }
+
     fn of_worker(&self, address: &str) -> Vec<String> {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         text.lines().filter(|line| line.contains(address)).map(str::to_owned).collect()
@@ -156,10 +165,14 @@ async fn sidecar(proxy: &FakeProxy, bad: &str, good: &str, timeout: &str) -> Sid
     Sidecar::start(Config::from_value(config).unwrap()).await.unwrap()
 }
 
+async fn metrics(sidecar: &Sidecar) -> String {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    client.get(format!("http://{}/metrics", sidecar.address())).send().await.unwrap().text().await.unwrap()
+}
+
 /// Scrapes of a pool by how they ended.
 async fn scrapes(sidecar: &Sidecar, pool: &str) -> BTreeMap<String, u64> {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let page = client.get(format!("http://{}/metrics", sidecar.address())).send().await.unwrap().text().await.unwrap();
+    let page = metrics(sidecar).await;
     let prefix = format!("sluice_sidecar_scrapes_total{{pool=\"{pool}\",result=\"");
     let lines = page.lines().filter_map(|line| line.strip_prefix(&prefix)?.split_once("\"} "));
     lines.map(|(result, count)| (result.to_owned(), count.parse().unwrap())).collect()
@@ -168,10 +181,7 @@ async fn scrapes(sidecar: &Sidecar, pool: &str) -> BTreeMap<String, u64> {
 /// Reads a bad worker until it has been read five times, and checks that all scrapes but the first few ended as said, that the
 /// log names it once with these words, and that the sound worker beside it stays up.
 async fn expect(answer: Answer, result: &str, words: &str) -> Raw {
-    let log = Log::default();
-    let writer = log.clone();
-    let logging = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _logging = tracing::subscriber::set_default(logging);
+    let (log, _logging) = Log::here();
     let raw = Raw::start(answer).await;
     let good = FakeWorker::start(Page::Steady { used: 10 });
     let proxy = FakeProxy::start();
@@ -275,6 +285,54 @@ async fn other_statuses_are_no_pages_and_redirects_are_not_followed() {
     let unavailable = format!("HTTP/1.1 503 Unavailable\r\ncontent-length: 100\r\n\r\n{body}");
     expect(Answer::Bytes(unavailable), "status", "status 503").await;
     expect(Answer::Bytes("HTTP/1.1 204 None\r\n\r\n".to_owned()), "status", "status 204").await;
+}
+
+#[tokio::test]
+async fn numbers_that_cannot_be_believed_are_named_and_not_told() {
+    let (log, _logging) = Log::here();
+    let bad = FakeWorker::start(Page::Text(
+        "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_waiting{engine=\"0\"} -4\n\
+         vllm:kv_cache_usage_perc{engine=\"0\"} NaN\nvllm:num_requests_waiting{engine=\"0\"} 2\nvllm:request_prompt",
+    ));
+    let good = FakeWorker::start(Page::Steady { used: 10 });
+    let proxy = FakeProxy::start();
+    let sidecar = sidecar(&proxy, &good.address(), &bad.address(), "20s").await;
+    let report = until("the worker is told of", || proxy.worker(&bad.address())).await;
+    let rank = &report.ranks[0];
+    assert_eq!((rank.running, rank.waiting, rank.kv_used_share), (Some(3), None, None));
+
+    let doubts = async || {
+        let page = metrics(&sidecar).await;
+        let prefix = format!("sluice_sidecar_worker_doubtful{{pool=\"p\",worker=\"{}\",number=\"", bad.address());
+        let names = page.lines().filter_map(|line| Some(line.strip_prefix(&prefix)?.split_once('"')?.0.to_owned()));
+        names.collect::<Vec<_>>()
+    };
+    let mut found = doubts().await;
+    found.sort();
+    assert_eq!(found, ["kv_used_share", "last_line", "waiting"]);
+    let lines = log.of_worker(&bad.address());
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("WARN") && lines[0].contains("kv_used_share, waiting, last_line"), "{lines:?}");
+
+    bad.set(Page::Steady { used: 10 });
+    until_answered("it is believed again", async || doubts().await.is_empty().then_some(())).await;
+    let answers = |line: &String| line.contains("worker answers");
+    until("the log says so", || log.of_worker(&bad.address()).iter().any(answers).then_some(())).await;
+}
+
+#[tokio::test]
+async fn another_cause_is_another_line_of_the_log() {
+    let (log, _logging) = Log::here();
+    let (bad, good) = (FakeWorker::start(Page::Status(503)), FakeWorker::start(Page::Steady { used: 10 }));
+    let proxy = FakeProxy::start();
+    let _sidecar = sidecar(&proxy, &bad.address(), &good.address(), "20s").await;
+    let is_said = |words: &str| log.of_worker(&bad.address()).iter().any(|line| line.contains(words)).then_some(());
+    until("the first cause is said", || is_said("status 503")).await;
+    bad.set(Page::Status(404));
+    until("and the other", || is_said("status 404")).await;
+    let asked = bad.asked();
+    until("it is read on", || (bad.asked() > asked + 5).then_some(())).await;
+    assert_eq!(log.of_worker(&bad.address()).len(), 2, "each once");
 }
 
 #[tokio::test]

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use admission_core::view::{ViewDocument, WorkerReport};
 use common::{FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until};
 use host_sidecar::{Config, Sidecar};
+use serde_json::json;
 
 const STEADY: Page = Page::Steady { used: 10 };
 
@@ -166,4 +168,50 @@ async fn a_restarted_proxy_is_not_told_the_credit_of_the_one_before() {
     let credits = proxy
         .with(|control| control.taken.iter().map(|document| document.pools["p"].admitted.requests).collect::<Vec<_>>());
     assert!(credits[1..].iter().all(|credit| *credit < 1_000), "only the first may be old: {credits:?}");
+}
+
+/// Three documents tell the numbers of so many, a state is told in one of its own.
+#[tokio::test]
+async fn a_pool_of_hundreds_is_told_in_parts_that_add_up() {
+    const WORKERS: usize = 300;
+    let (steady, busy) = (FakeWorker::start(STEADY), FakeWorker::start(STEADY));
+    let proxy = FakeProxy::start();
+    let page = |worker: usize| if worker == 7 { busy.address() } else { steady.address() };
+    let address = |worker: usize| format!("10.0.0.1:{}", 1_000 + worker);
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|worker| json!({"address": address(worker), "metrics_url": format!("http://{}/metrics", page(worker))}))
+        .collect();
+    let config = json!({
+        "listen": "127.0.0.1:0",
+        "scrape": {"interval": "100ms", "timeout": "5s", "down_after": "1h"},
+        "proxies": [{"url": format!("http://{}", proxy.server.address), "token": TOKEN}],
+        "pools": [{"name": "p", "busy": {"active_decode_blocks_threshold": 0.85}, "workers": workers}],
+    });
+    let _sidecar = Sidecar::start(Config::from_value(config).unwrap()).await.unwrap();
+    let told = |used: u64| {
+        let seen = proxy.with(|control| control.taken.last().map(|document| document.pools["p"].workers.clone()))?;
+        let has = |worker: &WorkerReport| worker.ranks.first().is_some_and(|rank| rank.kv_used_blocks == Some(used));
+        Some(seen.iter().filter(|worker| has(worker)).count())
+    };
+    until("all are told of", || told(10).filter(|count| *count == WORKERS)).await;
+
+    let before = proxy.seen();
+    steady.set(Page::Steady { used: 20 });
+    until("the numbers of all but one are others", || told(20).filter(|count| *count == WORKERS - 1)).await;
+    let documents = proxy.with(|control| control.seen[before..].to_vec());
+    let counts = documents.iter().filter_map(|document| Some(document.pools.get("p")?.workers.len()));
+    let counts: Vec<_> = counts.filter(|count| *count > 0).collect();
+    assert!(counts.len() >= 3 && counts.iter().all(|count| *count <= 100), "in parts of at most a third: {counts:?}");
+
+    busy.set(Page::Steady { used: 99 });
+    until("one is busy", || proxy.worker(&address(7)).filter(|worker| worker.busy)).await;
+    let first = proxy.with(|control| {
+        let tells = |document: &&ViewDocument| {
+            let mut workers = document.pools.get("p").into_iter().flat_map(|pool| &pool.workers);
+            workers.any(|worker| worker.busy)
+        };
+        control.seen.iter().find(tells).cloned().unwrap()
+    });
+    assert!(first.base.is_some() && first.pools["p"].workers.len() <= 100, "{first:?}");
+    assert_eq!(told(20), Some(WORKERS - 1), "what is not named stands as it was");
 }

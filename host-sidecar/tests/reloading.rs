@@ -5,6 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use admission_core::view::ViewDocument;
 use common::{FakeProxy, FakeWorker, Page, TOKEN, until, until_answered};
@@ -74,6 +75,42 @@ async fn a_bad_configuration_is_refused_whole() {
     assert_eq!(other.asked(), 0, "nothing of them was taken over");
     let page = reqwest::get(format!("http://{}/metrics", sidecar.address())).await.unwrap().text().await.unwrap();
     assert!(page.contains("sluice_sidecar_configurations_total{result=\"refused\"} 2"), "{page}");
+}
+
+#[tokio::test]
+async fn other_intervals_hold_at_once() {
+    let (worker, exporter) =
+        (FakeWorker::start(STEADY), FakeWorker::start(Page::Text("DCGM_FI_DEV_FB_USED{gpu=\"0\"} 1\n")));
+    let proxy = FakeProxy::start();
+    let config = |interval: &str| {
+        let text = format!(
+            "{{listen: '127.0.0.1:0', scrape: {{interval: {interval}}}, hardware: {{interval: {interval}}}, \
+             proxies: [{{url: 'http://{}', token: {TOKEN}}}], \
+             pools: [{{name: p, workers: [{{address: '{}', hardware_url: 'http://{}/metrics'}}]}}]}}",
+            proxy.server.address,
+            worker.address(),
+            exporter.address()
+        );
+        Config::parse(&text).unwrap()
+    };
+    let sidecar = Sidecar::start(config("20ms")).await.unwrap();
+    let are_asked = |more: u64| {
+        let before = (worker.asked(), exporter.asked());
+        move |worker: &FakeWorker, exporter: &FakeWorker| {
+            (worker.asked() >= before.0 + more && exporter.asked() >= before.1 + more).then_some(())
+        }
+    };
+    let often = are_asked(3);
+    until("both are read often", || often(&worker, &exporter)).await;
+    sidecar.configure(config("12h")).unwrap();
+    // Looks that were under way end; then nothing is to happen for hours.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (scrapes, looks) = (worker.asked(), exporter.asked());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((worker.asked(), exporter.asked()), (scrapes, looks));
+    sidecar.configure(config("20ms")).unwrap();
+    let often = are_asked(3);
+    until("both are read often again", || often(&worker, &exporter)).await;
 }
 
 /// The program itself, killed at the end of the test.

@@ -165,6 +165,47 @@ async fn ready_while_every_worker_was_tried_and_every_proxy_takes_views() {
 }
 
 #[tokio::test]
+async fn ready_only_when_every_proxy_has_a_view_of_every_pool() {
+    let (first, second) = (FakeWorker::start(STEADY), FakeWorker::start(Page::Hang));
+    let proxy = FakeProxy::start();
+    // What was taken once is fresh for hours.
+    let text = format!(
+        "{{listen: '127.0.0.1:0', scrape: {{interval: 20ms, timeout: 1h, down_after: 2h}}, push: {{heartbeat: 1h}}, \
+         proxies: [{{url: 'http://{}', token: {TOKEN}}}], \
+         pools: [{{name: p, workers: ['{}']}}, {{name: q, workers: ['{}']}}]}}",
+        proxy.server.address,
+        first.address(),
+        second.address()
+    );
+    let sidecar = Sidecar::start(Config::parse(&text).unwrap()).await.unwrap();
+    let client = Client::builder().no_proxy().build().unwrap();
+    let missing = async || answer(client.get(url(sidecar.address(), "/readyz"))).await.1["missing"].clone();
+    until("a view of the first pool is taken", || (proxy.taken() > 0).then_some(())).await;
+    assert_eq!(missing().await, json!([format!("pool q: worker {} has not been scraped yet", second.address())]));
+
+    proxy.set(Mood::Status(500));
+    second.set(STEADY);
+    let lacks = json!([format!("proxy http://{} has not taken a view of pool q yet", proxy.server.address)]);
+    until_answered("only the view is missing", async || (missing().await == lacks).then_some(())).await;
+    proxy.set(Mood::Taking);
+    until_answered("all is well", async || (missing().await == json!([])).then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_command_says_once_that_there_is_no_nvidia_library_where_there_is_none() {
+    let (mut child, _folder) = command(
+        "{listen: '127.0.0.1:0', hardware: {nvml: true}, proxies: [{url: 'http://127.0.0.1:9', token: t}], \
+         pools: [{name: p, workers: ['127.0.0.1:9']}]}",
+    );
+    let lines = BufReader::new(child.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let said = lines.take_while(|line| !line.contains("proxy takes no views")).collect::<Vec<_>>();
+    assert!(child.0.try_wait().unwrap().is_none(), "it runs on");
+    drop(child);
+    let expected = usize::from(!std::path::Path::new("/dev/nvidiactl").exists());
+    assert_eq!(said.iter().filter(|line| line.contains("no NVIDIA library")).count(), expected, "{said:?}");
+}
+
+#[tokio::test]
 async fn the_metrics_page_tells_of_workers_and_proxies() {
     let worker = FakeWorker::start(STEADY);
     let proxy = FakeProxy::start();

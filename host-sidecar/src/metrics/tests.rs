@@ -1,6 +1,7 @@
-use admission_core::view::{RankReport, ViewAnswer};
+use admission_core::view::{RankReport, Role, ViewAnswer};
 
 use super::*;
+use crate::discovery::{Condition, Member};
 use crate::engines::Engine;
 use crate::reading::{Limits, Reading};
 use crate::table::{Table, Way};
@@ -143,6 +144,49 @@ fn why_a_worker_cannot_be_read_is_a_label() {
     assert!(page.contains("worker_failing{pool=\"a\",worker=\"w:1\",cause=\"timeout\"} 1.0"), "{page}");
     assert!(page.contains("pool_failing_workers{pool=\"a\"} 2.0"), "{page}");
     assert!(page.contains("worker_up{pool=\"a\",worker=\"w:1\"} 0.0"), "{page}");
+}
+
+#[test]
+fn what_is_wrong_with_workers_is_there_only_while_it_is() {
+    let config = Config::parse(
+        r#"{proxies: [{url: "http://p:1", token: t}], pools: [{name: a, saturation: {detector: concurrency, mode: tokens},
+            workers: ["w:1", "w:2"], discover: [{file: {path: /w}}]}]}"#,
+    );
+    let config = config.unwrap();
+    let mut table = Table::new(&config);
+    let not_ready = Member {
+        address: "w:3".into(),
+        condition: Condition::NotReady,
+        metrics_url: "http://w:3/metrics".into(),
+        hardware_url: None,
+        role: Role::Both,
+    };
+    table.found("a", "file:/w", Found { members: Some(vec![not_ready]), error: None });
+    let rank = RankReport { kv_used_blocks: Some(3), kv_total_blocks: Some(9), ..RankReport::default() };
+    let read = |table: &mut Table, doubtful: bool| {
+        scrape(table, |address| {
+            let mut reading = reading(vec![rank.clone()], vec![]);
+            if address == "w:1" {
+                reading.limits.block_size = Some(16);
+            } else if doubtful {
+                reading.doubts = vec!["running", "last_line"];
+            }
+            Ok(reading)
+        });
+        Counters::new(&config).page(&table.snapshot(NOW), &[], NOW).unwrap()
+    };
+    let page = read(&mut table, true);
+    for line in [
+        "worker_doubtful{pool=\"a\",worker=\"w:2\",number=\"running\"} 1.0",
+        "worker_doubtful{pool=\"a\",worker=\"w:3\",number=\"last_line\"} 1.0",
+        "worker_not_ready{pool=\"a\",worker=\"w:3\"} 1.0",
+        "pool_unmeasured_workers{pool=\"a\"} 1.0",
+    ] {
+        assert!(page.contains(line), "{line} is not in\n{page}");
+    }
+    assert!(!page.contains("worker_doubtful{pool=\"a\",worker=\"w:1\""), "{page}");
+    assert_eq!(page.matches("worker_not_ready{").count(), 1, "{page}");
+    assert!(!read(&mut table, false).contains("worker_doubtful{"));
 }
 
 #[test]

@@ -233,6 +233,14 @@ fn a_worker_beyond_its_headroom_is_spared_while_another_takes_more() {
     assert_eq!(busy(&setting), [false, false], "1.18 is below 1.2");
     setting.scrape("a1:1", 60, ms(0));
     assert_eq!(busy(&setting), [true, false]);
+    let before = setting.table.revision().states;
+    setting.scrape("a1:1", 58, ms(0));
+    assert_eq!(busy(&setting), [true, false], "1.16 is not 5 % below 1.2");
+    assert_eq!(setting.table.revision().states, before);
+    setting.scrape("a1:1", 56, ms(0));
+    assert_eq!(busy(&setting), [false, false], "1.12 is");
+    assert_eq!(setting.table.revision().states, before + 1, "which is told at once");
+    setting.scrape("a1:1", 60, ms(0));
     setting.scrape("a2:1", 70, ms(0));
     assert_eq!(busy(&setting), [false, false], "when all are beyond it none is spared");
     setting.scrape("a2:1", 90, ms(0));

@@ -90,10 +90,10 @@ impl FakeProxy {
         self.with(|control| control.seen.len())
     }
 
-    /// The worker in the last document taken.
+    /// The worker in the last document taken, in the pool `p`.
     pub fn worker(&self, address: &str) -> Option<WorkerReport> {
         self.with(|control| {
-            let workers = &control.taken.last()?.pools["p"].workers;
+            let workers = &control.taken.last()?.pools.get("p")?.workers;
             workers.iter().find(|worker| worker.address == address).cloned()
         })
     }
