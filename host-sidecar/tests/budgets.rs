@@ -16,36 +16,34 @@ use serde_json::json;
 const QUERY: &str = "1 - avg(vllm:kv_cache_usage_perc{model_name=\"m\"})";
 const ESCAPED: &str = "query=1+-+avg%28vllm%3Akv_cache_usage_perc%7Bmodel_name%3D%22m%22%7D%29";
 
+/// Values of the samples, or a status without an answer.
+type Outcome = Arc<Mutex<Result<Vec<&'static str>, u16>>>;
+
 /// Answers one query, to whom shows the token.
 struct Prometheus {
     server: Server,
-    /// Values of the samples, or a status without an answer.
-    result: Arc<Mutex<Result<Vec<&'static str>, u16>>>,
+    outcome: Outcome,
 }
 
 impl Prometheus {
     fn start(value: &'static str) -> Self {
-        let result = Arc::new(Mutex::new(Ok(vec![value])));
-        let router = Router::new().route("/prom/api/v1/query", get(answer)).with_state(Arc::clone(&result));
-        Self { server: Server::start(router), result }
+        let outcome = Arc::new(Mutex::new(Ok(vec![value])));
+        let router = Router::new().route("/prom/api/v1/query", get(answer)).with_state(Arc::clone(&outcome));
+        Self { server: Server::start(router), outcome }
     }
 
-    fn set(&self, result: Result<Vec<&'static str>, u16>) {
-        *self.result.lock().unwrap() = result;
+    fn set(&self, outcome: Result<Vec<&'static str>, u16>) {
+        *self.outcome.lock().unwrap() = outcome;
     }
 }
 
-async fn answer(
-    State(result): State<Arc<Mutex<Result<Vec<&'static str>, u16>>>>,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Response {
+async fn answer(State(outcome): State<Outcome>, uri: Uri, headers: HeaderMap) -> Response {
     let is_asked = uri.query() == Some(ESCAPED);
     let is_known = headers.get("authorization").is_some_and(|value| value == "Bearer ask-me");
     if !is_asked || !is_known {
         return StatusCode::FORBIDDEN.into_response();
     }
-    match &*result.lock().unwrap() {
+    match &*outcome.lock().unwrap() {
         Ok(values) => {
             let series = values.iter().map(|value| json!({"metric": {}, "value": [1, value]})).collect::<Vec<_>>();
             let data = json!({"resultType": "vector", "result": series});
