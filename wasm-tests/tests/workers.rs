@@ -59,10 +59,23 @@ fn answered(status: u16) -> (u16, String) {
     (status, String::new())
 }
 
+/// A new view ends a mark, but for one that came just before it: its scrape began before the worker refused.
+async fn nobody_is_marked(rig: &Rig) {
+    eventually("no worker is marked", async || {
+        let state = rig.state().await;
+        let pools = state["pools"].as_object().into_iter().flat_map(|pools| pools.values());
+        let workers: Vec<_> = pools.filter_map(|pool| pool["workers"].as_array()).flatten().collect();
+        let is_clear = workers.iter().all(|worker| worker["refusing"] == false);
+        is_clear.then_some(()).ok_or_else(|| state.to_string())
+    })
+    .await;
+}
+
 /// A mark holds for a second, so a machine that stalls for longer finds it gone; then it is tried again.
 async fn shed_after_refusal(rig: &Rig, first_generation: u64, status: u16) -> u64 {
     for generation in first_generation..first_generation + 20 {
         push_all_free(rig, generation).await;
+        nobody_is_marked(rig).await;
         let before = rig.worker.stats().requests;
         assert_eq!(rig.ask("acme", &[]).await, answered(status), "a new view: it is tried");
         if rig.ask("acme", &[]).await == all_busy() {
@@ -89,6 +102,7 @@ async fn a_worker_that_refuses_is_left_alone_until_the_next_view_or_for_a_second
     }
     rig.worker.set_faults([]);
     push_all_free(&rig, 900).await;
+    nobody_is_marked(&rig).await;
     assert_eq!(rig.ask("acme", &[]).await, answered(200));
     assert_eq!(rig.ask("acme", &[]).await, answered(200));
     rig.nothing_is_held().await;
@@ -106,6 +120,7 @@ async fn a_pool_sheds_once_all_of_its_workers_have_refused() {
         generation += 1;
         assert!(generation < 20, "it never sheds");
         push_all_free(&rig, generation).await;
+        nobody_is_marked(&rig).await;
         let before = served(&rig);
         for _ in 0..3 {
             assert_eq!(rig.ask("acme", &[]).await, answered(503), "some worker has not refused yet");
@@ -119,6 +134,7 @@ async fn a_pool_sheds_once_all_of_its_workers_have_refused() {
     assert_eq!(served(&rig), shed, "none was asked");
     rig.others[0].set_faults([]);
     push_all_free(&rig, generation + 1).await;
+    nobody_is_marked(&rig).await;
     for _ in 0..6 {
         assert_ne!(rig.ask("acme", &[]).await, all_busy(), "one does not refuse");
     }
@@ -199,6 +215,7 @@ async fn a_worker_that_refuses_is_steered_around() {
     for generation in 1.. {
         assert!(generation < 20, "it is never steered around");
         push(&rig, generation, list()).await;
+        nobody_is_marked(&rig).await;
         assert_eq!(rig.ask("acme", &[]).await, answered(503));
         if rig.ask("acme", &[]).await == answered(200) {
             break;

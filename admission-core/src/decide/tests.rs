@@ -440,9 +440,10 @@ fn workers(free: &[(&str, bool)]) -> Workers {
 #[test]
 fn workers_that_have_just_refused_are_as_good_as_busy() {
     let mut picture = picture(r#""max_in_flight": 9"#);
-    picture.pool.mark(WorkerKey::of("a"), (1, 1), NOW);
+    let lately = Time(NOW.0 - 100);
+    picture.pool.mark(WorkerKey::of("a"), (1, 1), lately);
     assert_eq!(picture.decide(&ask(1, 1)), Ok(()), "one of two");
-    picture.pool.mark(WorkerKey::of("b"), (1, 1), NOW);
+    picture.pool.mark(WorkerKey::of("b"), (1, 1), lately);
     assert_eq!(picture.refusal(&ask(1, 1)), (Reason::AllBusy, 2, 1));
     let detail = |picture: &Picture| picture.decide(&ask(1, 1)).unwrap_err().detail;
     assert!(matches!(detail(&picture), Detail::Fixed(why) if why.contains("refused")));

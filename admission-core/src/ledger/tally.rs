@@ -104,6 +104,9 @@ pub type Stamp = (u64, u64);
 /// How long a worker counts as busy that has refused, if no view comes sooner.
 const MARK_HOLDS: Millis = Millis(1_000);
 
+/// How long it does whatever view comes: a usual interval of scrapes, so that the view rests on one that began later.
+const MARK_HOLDS_AT_LEAST: Millis = Millis(100);
+
 /// A worker that has refused what it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
@@ -147,9 +150,10 @@ impl Marks {
 }
 
 impl Mark {
-    /// A view that is another one has seen what the worker has been like since.
+    /// A view that is another one, and not just after, has seen what the worker has been like since.
     fn holds(&self, view: Stamp, now: Time) -> bool {
-        self.view == view && now.since(self.at) < MARK_HOLDS
+        let age = now.since(self.at);
+        age < MARK_HOLDS_AT_LEAST || self.view == view && age < MARK_HOLDS
     }
 }
 
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_holds_for_a_second_or_until_the_next_view() {
+    fn a_mark_holds_for_a_second_or_until_the_next_view_but_one_just_after() {
         let (a, b) = (WorkerKey::of("a"), WorkerKey::of("b"));
         let mut marks = Marks::default();
         marks.set(a, (1, 7), Time(10_000));
@@ -187,6 +191,7 @@ mod tests {
         let holding = |view, now| marks.holding(view, Time(now)).collect::<Vec<_>>();
         assert_eq!(holding((1, 7), 11_499), [a, b]);
         assert_eq!(holding((1, 7), 11_500), [b]);
+        assert_eq!(holding((1, 8), 10_699), [b], "what it was scraped like before is news of nothing");
         assert!(holding((1, 8), 10_700).is_empty() && holding((2, 7), 10_700).is_empty());
         marks.set(b, (1, 8), Time(10_800));
         assert_eq!(marks.0.len(), 1, "those of other views are dropped");
