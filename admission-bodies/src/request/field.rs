@@ -100,6 +100,8 @@ pub(super) enum Inner {
     Audio,
     /// The value is a file, or says where one is.
     File,
+    /// Where the object's picture or document comes from: its block's type has said what it is.
+    Source,
     IncludeUsage,
     /// Objects and lists under it are rendered as they stand: what tools were called with, what they gave back.
     Declared,
@@ -129,6 +131,7 @@ impl Inner {
             b"image_url" => Self::Image,
             b"input_audio" | b"audio_url" => Self::Audio,
             b"file_data" | b"file_id" | b"file_url" | b"video_url" => Self::File,
+            b"source" => Self::Source,
             b"include_usage" => Self::IncludeUsage,
             b"input" | b"arguments" | b"output" | b"parameters" => Self::Declared,
             _ => Self::Plain,

@@ -253,18 +253,22 @@ impl Reading {
             }
             Node::Object(entries) => {
                 self.facts.messages += u64::from(depth == 2 && listed && field != "system");
-                entries.iter().for_each(|(key, value)| self.part(key, value, depth + 1, field));
+                entries.iter().for_each(|(key, value)| self.part(key, value, (depth + 1, false), field));
             }
         }
     }
 
-    fn part(&mut self, key: &str, value: &Node, depth: u32, field: &str) {
+    /// What stands under a key of an object; `depth` of what it stands in there, and whether the object is a `source`.
+    fn part(&mut self, key: &str, value: &Node, (depth, in_source): (u32, bool), field: &str) {
         let Media { images, recordings, files } = &mut self.facts.media;
         match key {
             "image_url" => *images += 1,
             "input_audio" | "audio_url" => *recordings += 1,
-            "file_data" | "file_id" | "file_url" | "video_url" => *files += 1,
+            "file_data" | "file_id" | "file_url" | "video_url" if !in_source => *files += 1,
             _ => {}
+        }
+        if let ("source", Node::Object(entries)) = (key, value) {
+            return entries.iter().for_each(|(key, value)| self.part(key, value, (depth + 1, true), field));
         }
         if matches!(key, "input" | "arguments" | "output" | "parameters")
             && matches!(value, Node::List(_) | Node::Object(_))

@@ -36,6 +36,8 @@ pub struct Scanner {
     depth: u32,
     /// One bit for each open container: set for an object.
     objects: u128,
+    /// The same: set for what a picture or a document comes from.
+    sources: u128,
     field: Field,
     /// The last key below the top level.
     inner: Inner,
@@ -279,7 +281,9 @@ impl Scanner {
         if self.depth >= MAX_DEPTH {
             return self.fail(TOO_DEEP);
         }
-        let declares = self.field.is_chat() && self.inner() == Inner::Declared && self.declared_from == 0;
+        let inner = self.inner();
+        let declares = self.field.is_chat() && inner == Inner::Declared && self.declared_from == 0;
+        self.sources = self.sources << 1 | u128::from(object && inner == Inner::Source);
         self.depth = self.depth.saturating_add(1);
         self.objects = self.objects << 1 | u128::from(object);
         if declares {
@@ -297,6 +301,7 @@ impl Scanner {
         self.closes(object);
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
+        self.sources >>= 1;
         self.see_declaration();
         if self.depth == 0 {
             self.slots.object_ends(self.behind());

@@ -93,6 +93,11 @@ fn messages_of_every_api_are_read() {
     );
     assert_eq!(chat.media, Media { images: 0, recordings: 1, files: 2 });
     text(&chat, 0);
+    let by_id = facts(
+        r#"{"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+        {"source": {"file_id": "file_2", "type": "file"}, "type": "document"}, {"type": "container_upload", "file_id": "file_3"}]}]}"#,
+    );
+    assert_eq!(by_id.media, Media { images: 1, recordings: 0, files: 2 }, "each once");
     let embeddings = facts(r#"{"input": [[5, 6], [7]], "encoding_format": "float"}"#);
     assert_eq!((embeddings.token_ids, embeddings.sequences), (3, 2));
 }

@@ -66,7 +66,7 @@ impl Scanner {
             match self.inner {
                 Inner::Image => media.images = media.images.saturating_add(1),
                 Inner::Audio => media.recordings = media.recordings.saturating_add(1),
-                Inner::File => media.files = media.files.saturating_add(1),
+                Inner::File if self.sources & 1 == 0 => media.files = media.files.saturating_add(1),
                 _ => {}
             }
         }
@@ -131,7 +131,7 @@ impl Scanner {
                 Inner::Data | Inner::File => Use::Data,
                 Inner::Name | Inner::Role => Use::Name,
                 Inner::Type => Use::Type,
-                Inner::Plain | Inner::IncludeUsage | Inner::Declared => Use::Text,
+                Inner::Plain | Inner::Source | Inner::IncludeUsage | Inner::Declared => Use::Text,
             },
             Field::Suffix | Field::Tools | Field::Declarations | Field::Priority | Field::Other => Use::Text,
             _ => Use::Nothing,

@@ -33,7 +33,7 @@ const TOP: [&str; 24] = [
     "include_usage",
 ];
 
-const INNER: [&str; 18] = [
+const INNER: [&str; 20] = [
     "role",
     "content",
     "type",
@@ -52,6 +52,8 @@ const INNER: [&str; 18] = [
     "arguments",
     "output",
     "input",
+    "source",
+    "file_id",
 ];
 
 const STRINGS: [&str; 22] = [
