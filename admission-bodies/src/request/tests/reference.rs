@@ -33,7 +33,7 @@ const TOP: [&str; 24] = [
     "include_usage",
 ];
 
-const INNER: [&str; 20] = [
+const INNER: [&str; 21] = [
     "role",
     "content",
     "type",
@@ -54,12 +54,15 @@ const INNER: [&str; 20] = [
     "input",
     "source",
     "file_id",
+    "media_type",
 ];
 
-const STRINGS: [&str; 22] = [
+const STRINGS: [&str; 24] = [
     "user",
     "image",
     "document",
+    "text",
+    "text/",
     "plain words",
     "camelCase_and snake",
     "42",
