@@ -100,6 +100,30 @@ fn fifty_requests_teach_another_tokenizer() {
     assert_eq!(weights(&taught(19, 1)), *PRIOR.weights(), "a few requests teach nothing yet");
 }
 
+/// Only what stands beside the text differs from the family.
+#[test]
+fn what_a_template_puts_around_messages_and_tools_is_learned() {
+    let (per_message, per_tool) = (12.0, 60.0);
+    let mut values = *PRIOR.weights().values();
+    let [.., message, tool, _] = &mut values;
+    (*message, *tool) = (per_message, per_tool);
+    let truth = Weights::new(values);
+    let (mut rng, mut model) = (fastrand::Rng::with_seed(8), Experience::default());
+    let many = Inputs::new(&text(&mut rng), 20, 10, Api::Chat);
+    let error = |model: &Experience| weights(model).tokens(&many).0 as f64 / truth.tokens(&many).0 as f64 - 1.0;
+    let before = error(&model);
+    for _ in 0..200 {
+        let inputs = Inputs::new(&text(&mut rng), rng.u64(1..30), rng.u64(..12), Api::Chat);
+        let prompt = reported(&truth, &inputs, &mut rng);
+        teach(&mut model, inputs, prompt);
+    }
+    let [.., message, tool, _] = *weights(&model).values();
+    let after = error(&model);
+    let found = format!("{before} before, {after} after; {message} for a message, {tool} for a tool");
+    assert!(before.abs() > 0.1 && after.abs() < 0.03, "{found}");
+    assert!((message / per_message - 1.0).abs() < 0.25 && (tool / per_tool - 1.0).abs() < 0.1, "{found}");
+}
+
 #[test]
 fn ten_percent_of_lies_move_little() {
     for lie in [0, 1, 1 << 32, u64::MAX, 10_000_000_000] {
