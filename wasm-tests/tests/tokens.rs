@@ -13,7 +13,7 @@ const LIMIT: u64 = 1_000_000;
 
 fn asking_for_usage() -> Setup {
     let exact = json!({"tokens_per_minute": {"rate": 1, "burst": LIMIT}});
-    let names = ["acme", "globex", "nobody"].map(str::to_owned).into_iter().chain((0..9).map(numbered));
+    let names = ["acme", "globex", "nobody"].map(str::to_owned).into_iter().chain((0..10).map(numbered));
     let tenants: Value = names.map(|name| (name, exact.clone())).collect();
     Setup::new(2, Wait::AtHeaders)
         .with("/force_usage", json!(true))
@@ -154,6 +154,9 @@ const CUT: &str = "data: {\"id\":\"1\",\"obj";
 async fn a_stream_that_ends_by_trailers_is_settled_and_loses_nothing() {
     let (begin, rest) = REPORT.split_at(60);
     let after_event = |text: &str| format!("{EVENT}{text}");
+    // More than the proxy is left with.
+    let much = EVENT.repeat(400);
+    let after_much = |text: &str| format!("{much}{text}");
     // What a worker sends, and what its caller reads.
     let cases: Vec<(Vec<String>, String)> = vec![
         (vec![after_event(REPORT)], EVENT.into()),
@@ -163,6 +166,9 @@ async fn a_stream_that_ends_by_trailers_is_settled_and_loses_nothing() {
         (vec![REPORT.into(), after_event(CUT)], after_event(CUT)),
         (vec![after_event(&begin[..30]), begin[30..].into(), rest.into()], EVENT.into()),
         (vec![after_event(&after_event(CUT))], after_event(&after_event(CUT))),
+        (vec![after_much(REPORT.trim_end())], much.clone()),
+        (vec![after_much(begin), rest.into()], much.clone()),
+        (vec![after_much(&format!("{REPORT}data: [DONE]\n"))], after_much("data: [DONE]\n")),
     ];
     let scripts: Vec<Vec<String>> = cases.iter().map(|(parts, _)| parts.clone()).collect();
     let worker = Scripted::start(&scripts).await;
