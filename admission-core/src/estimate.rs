@@ -21,6 +21,7 @@ mod fit;
 mod output;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod weights;
 
 pub use experience::{Batch, Belief, Experience, MOST_OBSERVED, Observed};

@@ -13,7 +13,7 @@ const LIMIT: u64 = 1_000_000;
 
 fn asking_for_usage() -> Setup {
     let exact = json!({"tokens_per_minute": {"rate": 1, "burst": LIMIT}});
-    let names = ["acme", "globex", "nobody"].map(str::to_owned).into_iter().chain((0..9).map(numbered));
+    let names = ["acme", "globex", "nobody"].map(str::to_owned).into_iter().chain((0..10).map(numbered));
     let tenants: Value = names.map(|name| (name, exact.clone())).collect();
     Setup::new(2, Wait::AtHeaders)
         .with("/force_usage", json!(true))
@@ -154,6 +154,9 @@ const CUT: &str = "data: {\"id\":\"1\",\"obj";
 async fn a_stream_that_ends_by_trailers_is_settled_and_loses_nothing() {
     let (begin, rest) = REPORT.split_at(60);
     let after_event = |text: &str| format!("{EVENT}{text}");
+    // More than the proxy is left with.
+    let much = EVENT.repeat(400);
+    let after_much = |text: &str| format!("{much}{text}");
     // What a worker sends, and what its caller reads.
     let cases: Vec<(Vec<String>, String)> = vec![
         (vec![after_event(REPORT)], EVENT.into()),
@@ -163,6 +166,9 @@ async fn a_stream_that_ends_by_trailers_is_settled_and_loses_nothing() {
         (vec![REPORT.into(), after_event(CUT)], after_event(CUT)),
         (vec![after_event(&begin[..30]), begin[30..].into(), rest.into()], EVENT.into()),
         (vec![after_event(&after_event(CUT))], after_event(&after_event(CUT))),
+        (vec![after_much(REPORT.trim_end())], much.clone()),
+        (vec![after_much(begin), rest.into()], much.clone()),
+        (vec![after_much(&format!("{REPORT}data: [DONE]\n"))], after_much("data: [DONE]\n")),
     ];
     let scripts: Vec<Vec<String>> = cases.iter().map(|(parts, _)| parts.clone()).collect();
     let worker = Scripted::start(&scripts).await;
@@ -269,4 +275,59 @@ async fn estimates_learn_what_the_workers_make_of_requests() {
     })
     .await;
     rig.nothing_trapped().await;
+}
+
+/// Tokens of a prompt as estimated, of a request that is served.
+async fn estimated(rig: &Rig, body: &Value) -> Option<u64> {
+    let answer = rig.post("asks", &[], body).await;
+    let served = answer.status().as_u16() == 200;
+    answer.bytes().await.unwrap();
+    rig.seen("x-sluice-prompt-tokens").filter(|_| served)?.parse().ok()
+}
+
+#[tokio::test]
+async fn what_was_learned_of_a_model_goes_with_the_policy_that_named_it() {
+    let mut rig = Rig::start(Setup::new(1, Wait::AtHeaders)).await;
+    let text = "The tide comes in at night and takes the sand that children built by day. ".repeat(20);
+    let body = json!({"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": text}]});
+    let first = estimated(&rig, &body).await.expect("it is served");
+    for _ in 0..60 {
+        estimated(&rig, &body).await;
+    }
+    eventually("the model is learned", async || {
+        let learned = estimated(&rig, &body).await.unwrap();
+        (learned.abs_diff(first) * 10 > first).then_some(()).ok_or(format!("{learned}, {first} at first"))
+    })
+    .await;
+    rig.reconfigure(|policy| policy["pools"][0]["max_in_flight"] = json!(999));
+    let kept = until_served(&rig, &body).await;
+    assert!(kept.abs_diff(first) * 10 > first, "{kept} under another policy with the model, {first} at first");
+    let mut last = kept;
+    // A policy goes with its last stream, and what only it names with the next tick.
+    for _ in 0..10 {
+        rig.reconfigure(|policy| policy["pools"][0]["models"] = json!(["another"]));
+        eventually("the model is gone", async || {
+            let (status, reason) = rig.ask("asks", &[]).await;
+            (status == 404).then_some(()).ok_or(format!("{status} {reason}"))
+        })
+        .await;
+        let heartbeat = async || rig.state().await["members"][0]["heartbeat"].as_u64().expect("a member");
+        let then = heartbeat().await;
+        eventually("some ticks have come", async || {
+            let now = heartbeat().await;
+            (now >= then + 5).then_some(()).ok_or(format!("{now}, {then} then"))
+        })
+        .await;
+        rig.reconfigure(|_| {});
+        last = until_served(&rig, &body).await;
+        if last == first {
+            break;
+        }
+    }
+    assert_eq!(last, first, "as if nothing had been learned");
+    rig.nothing_trapped().await;
+}
+
+async fn until_served(rig: &Rig, body: &Value) -> u64 {
+    eventually("the model is served", async || estimated(rig, body).await.ok_or("it is not".to_owned())).await
 }

@@ -83,7 +83,7 @@ impl Field {
 pub(super) enum Inner {
     #[default]
     Plain,
-    /// Its strings are data, unless there are blanks in them.
+    /// Its strings are data, unless they are written otherwise or something beside them says that they are text.
     Data,
     /// Its strings are links and ids, no text of the prompt.
     Link,
@@ -94,12 +94,18 @@ pub(super) enum Inner {
     Role,
     /// A name that tells what a block of a message is.
     Type,
+    /// A name that tells what data is.
+    MediaType,
     /// The object is a picture, or says where one is.
     Image,
     /// The object is a recording, or says where one is.
     Audio,
-    /// The value is a file, or says where one is.
+    /// The value is a file, as data.
     File,
+    /// The value says where a file is.
+    FileLink,
+    /// Where the object's picture or document comes from: its block's type has said what it is.
+    Source,
     IncludeUsage,
     /// Objects and lists under it are rendered as they stand: what tools were called with, what they gave back.
     Declared,
@@ -123,12 +129,15 @@ impl Inner {
         match key {
             b"data" => Self::Data,
             b"url" => Self::Link,
-            b"detail" | b"format" | b"id" | b"media_type" | b"tool_call_id" => Self::Name,
+            b"detail" | b"format" | b"id" | b"tool_call_id" => Self::Name,
             b"role" => Self::Role,
             b"type" => Self::Type,
+            b"media_type" => Self::MediaType,
             b"image_url" => Self::Image,
             b"input_audio" | b"audio_url" => Self::Audio,
-            b"file_data" | b"file_id" | b"file_url" | b"video_url" => Self::File,
+            b"file_data" => Self::File,
+            b"file_id" | b"file_url" | b"video_url" => Self::FileLink,
+            b"source" => Self::Source,
             b"include_usage" => Self::IncludeUsage,
             b"input" | b"arguments" | b"output" | b"parameters" => Self::Declared,
             _ => Self::Plain,

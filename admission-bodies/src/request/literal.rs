@@ -42,6 +42,10 @@ impl<const N: usize> Buffer<N> {
         if self.overflowed { &[] } else { self.bytes.get(..self.length).unwrap_or_default() }
     }
 
+    pub(super) fn begins_with(&self, start: &[u8]) -> bool {
+        self.bytes.get(..self.length).is_some_and(|bytes| bytes.starts_with(start))
+    }
+
     /// As [`whole_number`]. One that is too long to be held is taken for the largest: to workers `5.000…` is 5, and what counts
     /// must not hide behind its zeros.
     pub(super) fn whole_number(&self) -> Option<u64> {

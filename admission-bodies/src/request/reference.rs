@@ -145,6 +145,8 @@ struct Reading {
     facts: Facts,
     limits: [Option<u64>; 5],
     prompts: Vec<Longest>,
+    /// Written as data, in an object of that depth.
+    held: Option<(String, u32)>,
 }
 
 const LIMITS: [&str; 5] = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of"];
@@ -157,7 +159,7 @@ pub fn facts(body: &[u8]) -> Option<Facts> {
     for (key, value) in &entries {
         reading.field(key, value);
     }
-    let Reading { mut facts, limits: [a, b, c, n, best_of], prompts } = reading;
+    let Reading { mut facts, limits: [a, b, c, n, best_of], prompts, .. } = reading;
     facts.bytes = body.len() as u64;
     facts.max_tokens = a.max(b).max(c);
     facts.sequences = (prompts.len() as u64).max(1).saturating_mul(n.max(best_of).unwrap_or(1));
@@ -253,18 +255,38 @@ impl Reading {
             }
             Node::Object(entries) => {
                 self.facts.messages += u64::from(depth == 2 && listed && field != "system");
-                entries.iter().for_each(|(key, value)| self.part(key, value, depth + 1, field));
+                self.object(entries, (depth + 1, false), field);
             }
         }
     }
 
-    fn part(&mut self, key: &str, value: &Node, depth: u32, field: &str) {
+    fn object(&mut self, entries: &[(String, Node)], (depth, is_source): (u32, bool), field: &str) {
+        for (key, value) in entries {
+            self.part(key, value, (depth, is_source), field);
+        }
+        let says_text = |(key, value): &(String, Node)| match (key.as_str(), value) {
+            ("type", Node::Text(kind)) => kind == "text",
+            ("media_type", Node::Text(kind)) => kind.starts_with("text/"),
+            _ => false,
+        };
+        if let Some((data, _)) = self.held.take_if(|(_, held)| *held == depth)
+            && entries.iter().any(says_text)
+        {
+            self.weigh(&data);
+        }
+    }
+
+    /// What stands under a key of an object; `depth` of what it stands in there, and whether the object is a `source`.
+    fn part(&mut self, key: &str, value: &Node, (depth, in_source): (u32, bool), field: &str) {
         let Media { images, recordings, files } = &mut self.facts.media;
         match key {
             "image_url" => *images += 1,
             "input_audio" | "audio_url" => *recordings += 1,
-            "file_data" | "file_id" | "file_url" | "video_url" => *files += 1,
+            "file_data" | "file_id" | "file_url" | "video_url" if !in_source => *files += 1,
             _ => {}
+        }
+        if let ("source", Node::Object(entries)) = (key, value) {
+            return self.object(entries, (depth + 1, true), field);
         }
         if matches!(key, "input" | "arguments" | "output" | "parameters")
             && matches!(value, Node::List(_) | Node::Object(_))
@@ -284,11 +306,17 @@ impl Reading {
             _ => {}
         }
         match key {
-            "url" | "image_url" | "input_audio" | "audio_url" => {}
-            "data" | "file_data" | "file_id" | "file_url" | "video_url" => {
-                let gaps = text.bytes().filter(|byte| *byte <= b' ').count();
-                if gaps * 64 > text.len() || !text.is_ascii() {
+            "url" | "image_url" | "input_audio" | "audio_url" | "file_id" | "file_url" | "video_url" => {}
+            "data" | "file_data" => {
+                if let Some((data, _)) = self.held.take() {
+                    self.weigh(&data);
+                }
+                let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte);
+                let odd = text.len() - text.bytes().filter(is_base64).count();
+                if odd * 32 > text.len() || !text.is_ascii() {
                     self.weigh(text);
+                } else {
+                    self.held = Some((text.clone(), depth));
                 }
             }
             "detail" | "format" | "id" | "media_type" | "role" | "tool_call_id" | "type" => {

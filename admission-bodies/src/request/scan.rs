@@ -3,7 +3,7 @@
 use super::field::{Field, Inner, Limits};
 use super::literal::Buffer;
 use super::rewrite::Slots;
-use super::text::Text;
+use super::text::{Data, Text};
 use super::{Broken, FOLLOWED, Facts, Longest, MAX_DEPTH, TOO_DEEP};
 use crate::BYTES_PER_TOKEN;
 use crate::find::quote_or_backslash;
@@ -36,6 +36,10 @@ pub struct Scanner {
     depth: u32,
     /// One bit for each open container: set for an object.
     objects: u128,
+    /// The same: set for what a picture or a document comes from.
+    sources: u128,
+    /// The same: set for an object that says its data is text.
+    texts: u128,
     field: Field,
     /// The last key below the top level.
     inner: Inner,
@@ -49,8 +53,10 @@ pub struct Scanner {
     short: Buffer<MAX_SHORT>,
     /// Bytes of the name being read that are not counted.
     free_bytes: usize,
-    /// Of the string being read that is data unless it proves to be text.
-    data: Text,
+    /// The string being read, or the one held, that is data unless it proves to be text.
+    data: Data,
+    /// Depth of the object in which such a string has ended, which may still say that it is text; 0 where there is none.
+    held: u32,
     model: Vec<u8>,
     model_too_long: bool,
     high_surrogate: Option<u16>,
@@ -108,7 +114,7 @@ impl Scanner {
     /// that callers cannot know. By default every byte is counted.
     #[must_use]
     pub fn sampling(seed: u64) -> Self {
-        Self { text: Text::new(Some(seed)), data: Text::new(Some(!seed)), ..Self::default() }
+        Self { text: Text::new(Some(seed)), data: Data::new(Some(!seed)), ..Self::default() }
     }
 
     /// Takes the next bytes of the body.
@@ -279,7 +285,10 @@ impl Scanner {
         if self.depth >= MAX_DEPTH {
             return self.fail(TOO_DEEP);
         }
-        let declares = self.field.is_chat() && self.inner() == Inner::Declared && self.declared_from == 0;
+        let inner = self.inner();
+        let declares = self.field.is_chat() && inner == Inner::Declared && self.declared_from == 0;
+        self.sources = self.sources << 1 | u128::from(object && inner == Inner::Source);
+        self.texts <<= 1;
         self.depth = self.depth.saturating_add(1);
         self.objects = self.objects << 1 | u128::from(object);
         if declares {
@@ -297,6 +306,8 @@ impl Scanner {
         self.closes(object);
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
+        self.sources >>= 1;
+        self.texts >>= 1;
         self.see_declaration();
         if self.depth == 0 {
             self.slots.object_ends(self.behind());

@@ -93,6 +93,11 @@ fn messages_of_every_api_are_read() {
     );
     assert_eq!(chat.media, Media { images: 0, recordings: 1, files: 2 });
     text(&chat, 0);
+    let by_id = facts(
+        r#"{"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+        {"source": {"file_id": "file_2", "type": "file"}, "type": "document"}, {"type": "container_upload", "file_id": "file_3"}]}]}"#,
+    );
+    assert_eq!(by_id.media, Media { images: 1, recordings: 0, files: 2 }, "each once");
     let embeddings = facts(r#"{"input": [[5, 6], [7]], "encoding_format": "float"}"#);
     assert_eq!((embeddings.token_ids, embeddings.sequences), (3, 2));
 }
@@ -262,8 +267,29 @@ fn what_tools_were_called_with_and_gave_back_counts_whatever_it_is_made_of() {
     assert!(text(&format!(r#"{{"type": "tool_use", "input": {{"{words}": 1, "url": "{words}"}}}}"#)) > 10_000);
     let output = format!(r#"{{"input": [{{"type": "function_call_output", "output": {{"data": "{words}"}}}}]}}"#);
     assert!(facts(&output).text.bytes() > 5_000);
-    let document =
-        |data: &str| text(&format!(r#"{{"type": "document", "source": {{"type": "text", "data": "{data}"}}}}"#));
-    assert!(document(&"世界".repeat(1_000)) == 6_000 && document(&"12,5\\n".repeat(1_000)) == 5_000);
-    assert_eq!(document(&"QUJD+/==".repeat(1_000)), 0, "that is data");
+}
+
+#[test]
+fn text_that_is_sent_as_data_counts() {
+    let text = |source: &str| {
+        facts(&format!(r#"{{"messages": [{{"content": [{{"type": "document", "source": {{{source}}}}}]}}]}}"#))
+            .text
+            .bytes()
+    };
+    let data = |data: &str| text(&format!(r#""type": "base64", "data": "{data}""#));
+    assert!(data(&"世界".repeat(1_000)) == 6_000 && data(&"12,5\\n".repeat(1_000)) == 5_000);
+    assert_eq!(data(&"Hello.World\\u002e".repeat(1_000)), 12_000, "without a blank");
+    let file = "QUJD+/==-_".repeat(1_000);
+    assert_eq!(data(&file), 0, "that is data");
+    assert_eq!(data(&format!("data:application/pdf;base64,{file}")), 0);
+    let lines = "QUJD".repeat(19) + "\\r\\n";
+    assert_eq!((data(&lines.repeat(100)), data(&"QUJ\\u002b\\/".repeat(100))), (0, 0), "however it is written");
+    for kind in [r#""type": "text""#, r#""media_type": "text/plain; charset=utf-8; and what else fits""#] {
+        let both = [format!(r#"{kind}, "data": "{file}""#), format!(r#""data": "{file}", {kind}"#)];
+        assert_eq!(both.map(|source| text(&source)), [10_000; 2], "{kind}");
+    }
+    assert_eq!(text(&format!(r#""data": "{file}", "x": {{"data": "QUJD"}}, "type": "text""#)), 10_000);
+    assert_eq!(text(&format!(r#""data": "{file}", "x": {{"type": "text"}}, "y": [{{"media_type": "text/x"}}]"#)), 0);
+    let two = format!(r#"{{"source": {{"data": "{file}"}}}}, {{"source": {{"type": "text", "data": "QUJD"}}}}"#);
+    assert_eq!(facts(&format!(r#"{{"messages": [{{"content": [{two}]}}]}}"#)).text.bytes(), 4);
 }

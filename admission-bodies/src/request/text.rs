@@ -7,6 +7,7 @@
 
 mod block;
 mod count;
+mod data;
 mod escape;
 mod sample;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod tests;
 
 pub use count::Features;
 pub(super) use count::Plain;
+pub(super) use data::Data;
 pub(super) use escape::{NO_NUMBER, UNKNOWN, before_part_of_escape, closing, unescaped};
 pub use sample::COUNTED_WHOLE;
 pub(super) use sample::Text;

@@ -11,7 +11,8 @@ const DONE: &[u8] = b"[DONE]";
 #[derive(Clone, Debug, Default)]
 pub(super) struct Events {
     line: Line,
-    done: bool,
+    /// Marks of the end.
+    marks: u64,
     had_data: bool,
 }
 
@@ -37,7 +38,12 @@ impl Default for Line {
 impl Events {
     /// The mark of the end has come.
     pub(super) const fn done(&self) -> bool {
-        self.done
+        self.marks > 0
+    }
+
+    /// How many of them.
+    pub(super) const fn marks(&self) -> u64 {
+        self.marks
     }
 
     /// There was data beside that mark.
@@ -105,7 +111,7 @@ impl Events {
         let matched = seen.saturating_add(1);
         match DONE.get(seen) {
             Some(expected) if *expected == byte => {
-                self.done |= matched == DONE.len();
+                self.marks = self.marks.saturating_add((matched == DONE.len()).into());
                 self.line = Line::Mark(matched);
             }
             Some(_) => {

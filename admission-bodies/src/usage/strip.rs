@@ -31,8 +31,8 @@ pub struct UsageChunkFilter {
     held: Vec<u8>,
     /// A part of the event has gone on, so the rest must.
     passing: bool,
-    /// Documents before the event.
-    before: u64,
+    /// Documents and marks of the end before the event.
+    before: (u64, u64),
 }
 
 impl UsageChunkFilter {
@@ -51,7 +51,7 @@ impl UsageChunkFilter {
                     self.held.clear();
                     out.drop_part();
                 }
-                (self.passing, self.before) = (false, self.document.count());
+                (self.passing, self.before) = (false, (self.document.count(), self.events.marks()));
             } else if self.passing || self.is_ordinary(part.len()) {
                 self.passing = true;
                 out.pass(&mut self.held, part);
@@ -77,11 +77,15 @@ impl UsageChunkFilter {
     }
 
     fn documents(&self) -> u64 {
-        self.document.count().saturating_sub(self.before)
+        self.document.count().saturating_sub(self.before.0)
+    }
+
+    fn has_mark(&self) -> bool {
+        self.events.marks() > self.before.1
     }
 
     fn is_usage_chunk(&self) -> bool {
-        self.documents() == 1 && self.document.is_usage_chunk()
+        self.documents() == 1 && self.document.is_usage_chunk() && !self.has_mark()
     }
 
     /// Whether an event of which more is to come can be no report.
@@ -89,6 +93,7 @@ impl UsageChunkFilter {
         let begun = self.documents();
         let closed_otherwise = self.document.closed() && !self.document.is_usage_chunk();
         begun > 1
+            || self.has_mark()
             || begun == 1 && (self.document.has_choices() || closed_otherwise)
             || self.held.len().saturating_add(more) > MOST_HELD
     }

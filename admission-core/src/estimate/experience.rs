@@ -3,6 +3,7 @@
 use super::errors::{Errors, belief};
 use super::fit::Sums;
 use super::output::{Lengths, class_of};
+use super::trust::{Trust, fits};
 use super::weights::{Inputs, Weights};
 use crate::record::{Record, Sections, Writer};
 use crate::units::Tokens;
@@ -21,6 +22,7 @@ mod tag {
     pub const SUMS: u8 = 2;
     pub const ALL_LENGTHS: u8 = 3;
     pub const TENANT_LENGTHS: u8 = 4;
+    pub const TRUST: u8 = 5;
 }
 
 /// What a request was estimated from, and what its worker reported of it.
@@ -41,6 +43,8 @@ pub struct Observed {
 pub struct Belief {
     /// Of the model.
     pub weights: Weights,
+    /// Of its family.
+    pub family: Weights,
     /// |ln (reported ÷ estimated)| up to which a report is taken in full.
     pub tolerance: f64,
 }
@@ -51,6 +55,8 @@ pub struct Batch {
     sums: Sums,
     errors: Errors,
     prompts: usize,
+    /// Slot of each prompt, and whether its estimate fitted.
+    verdicts: Vec<(u8, bool)>,
     /// Slot and class of each answer.
     outputs: Vec<(u8, u8)>,
 }
@@ -81,12 +87,13 @@ pub struct Experience {
     sums: Sums,
     errors: Errors,
     lengths: Lengths,
+    trust: Trust,
     unknown: Sections,
 }
 
 impl Default for Batch {
     fn default() -> Self {
-        Self { sums: Sums::default(), errors: Errors::none(), prompts: 0, outputs: Vec::new() }
+        Self { sums: Sums::default(), errors: Errors::none(), prompts: 0, verdicts: Vec::new(), outputs: Vec::new() }
     }
 }
 
@@ -100,14 +107,14 @@ impl Batch {
     /// Takes what a worker reported of a request, as far as it is believed.
     pub fn observe(&mut self, seen: &Observed, now: &Belief) {
         if let Some(prompt) = seen.prompt.filter(|prompt| (1..=MOST_TOKENS).contains(&prompt.0)) {
-            self.observe_prompt(&seen.inputs, prompt.0 as f64, now);
+            self.observe_prompt(seen, prompt.0 as f64, now);
         }
         if let Some(output) = seen.output.filter(|_| self.outputs.len() < MOST_OBSERVED) {
             self.outputs.push((seen.tenant, class_of(output)));
         }
     }
 
-    fn observe_prompt(&mut self, inputs: &Inputs, prompt: f64, now: &Belief) {
+    fn observe_prompt(&mut self, Observed { inputs, tenant, .. }: &Observed, prompt: f64, now: &Belief) {
         let estimate = now.weights.sum(inputs);
         if self.prompts >= MOST_OBSERVED || !(1.0..=MOST_TOKENS as f64).contains(&estimate) {
             return;
@@ -116,6 +123,8 @@ impl Batch {
         let error = ratio.ln();
         self.prompts = self.prompts.saturating_add(1);
         self.errors.add(error);
+        let of_family = (prompt / now.family.sum(inputs).max(1.0)).ln();
+        self.verdicts.push((*tenant, fits(long * error, long * of_family)));
         let belief = long * belief(error, now.tolerance);
         if belief > 0.0 {
             self.sums.add(inputs, estimate, ratio, belief);
@@ -128,7 +137,14 @@ impl Experience {
     /// yet known of the model. Worth keeping for a second or so.
     #[must_use]
     pub fn belief(&self, family: &Weights) -> Belief {
-        Belief { weights: self.sums.weights(family), tolerance: self.errors.tolerance() }
+        Belief { weights: self.sums.weights(family), family: *family, tolerance: self.errors.tolerance() }
+    }
+
+    /// Whether a tenant is estimated by what was learned, or by the family: one for which what others report does not hold has
+    /// nothing of it.
+    #[must_use]
+    pub fn fits(&self, tenant: u8) -> bool {
+        self.trust.of(tenant)
     }
 
     /// The length that this share of answers does not exceed: of the tenant's, or of the model's while the tenant's are
@@ -144,6 +160,9 @@ impl Experience {
             self.errors.merge(&batch.errors);
             self.sums.merge(&batch.sums, batch.prompts as f64, self.errors.usual());
         }
+        for (tenant, fits) in &batch.verdicts {
+            self.trust.add(*tenant, *fits);
+        }
         for (tenant, class) in &batch.outputs {
             self.lengths.add(*tenant, *class);
         }
@@ -157,6 +176,7 @@ impl Record for Experience {
         writer.section(tag::SUMS, |out| self.sums.write(out));
         writer.section(tag::ALL_LENGTHS, |out| self.lengths.write_all(out));
         writer.section(tag::TENANT_LENGTHS, |out| self.lengths.write_tenants(out));
+        writer.section(tag::TRUST, |out| self.trust.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -168,6 +188,7 @@ impl Record for Experience {
                 tag::SUMS => this.sums = Sums::read(&mut reader)?,
                 tag::ALL_LENGTHS => this.lengths.read_all(&mut reader)?,
                 tag::TENANT_LENGTHS => this.lengths.read_tenants(&mut reader)?,
+                tag::TRUST => this.trust = Trust::read(&mut reader)?,
                 _ => return Some(false),
             }
             Some(true)

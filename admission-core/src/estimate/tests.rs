@@ -7,6 +7,7 @@ use crate::request::text::Features;
 #[cfg(target_family = "wasm")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+mod isolation;
 mod learning;
 mod sampling;
 

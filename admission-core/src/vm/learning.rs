@@ -32,8 +32,8 @@ struct Known {
     read: Option<Time>,
     /// By the name of the model, some of those last asked for: a family takes longer to tell than to remember.
     families: BTreeMap<String, Family>,
-    /// By the family that stands for what is not known yet; few, whatever names callers invent.
-    beliefs: BTreeMap<Family, Rc<Belief>>,
+    /// By the family that stands for what is not known yet; few, whatever names callers invent. And that of the family alone.
+    beliefs: BTreeMap<Family, (Rc<Belief>, Rc<Belief>)>,
     batch: Batch,
 }
 
@@ -92,11 +92,19 @@ impl Known {
         family
     }
 
-    /// What is believed of a model of a pool.
-    fn belief(&mut self, pool: &Pool, model: Option<&str>) -> Rc<Belief> {
+    /// What is believed of a model of a pool, and what its family says.
+    fn beliefs(&mut self, pool: &Pool, model: Option<&str>) -> &(Rc<Belief>, Rc<Belief>) {
         let family = pool.estimate.family.unwrap_or_else(|| self.family(pool, model));
-        let work_out = || Rc::new(self.experience.belief(family.weights()));
-        Rc::clone(self.beliefs.entry(family).or_insert_with(work_out))
+        let of = |experience: &Experience| Rc::new(experience.belief(family.weights()));
+        let work_out = || (of(&self.experience), of(&Experience::default()));
+        self.beliefs.entry(family).or_insert_with(work_out)
+    }
+
+    /// What holds for a tenant.
+    fn belief_for(&mut self, pool: &Pool, model: Option<&str>, tenant: u8) -> Rc<Belief> {
+        let fits = self.experience.fits(tenant);
+        let (learned, family) = self.beliefs(pool, model);
+        Rc::clone(if fits { learned } else { family })
     }
 }
 
@@ -111,12 +119,13 @@ impl Vm {
     ) -> Estimator {
         let name = (pool.name.as_str(), pool.model_label(model));
         let known = self.learning.known(store, &self.keys, name, now);
+        let tenant = slot_of(tenant_key);
         let learned = match pool.estimate.output {
-            OutputEstimate::Learned => known.experience.quantile(slot_of(tenant_key), pool.estimate.quantile),
+            OutputEstimate::Learned => known.experience.quantile(tenant, pool.estimate.quantile),
             OutputEstimate::Expected | OutputEstimate::MaxTokens => None,
         };
         let usual_output = learned.unwrap_or(pool.expected_output).max(Tokens(1));
-        Estimator { belief: known.belief(pool, model), usual_output }
+        Estimator { belief: known.belief_for(pool, model, tenant), usual_output }
     }
 
     /// Takes what the end of a request tells; the next tick tells the other VMs.
@@ -128,11 +137,11 @@ impl Vm {
             // Answers are expected of requests too whose model has not been read yet: of those all of the pool's count.
             let lengths = Observed { prompt: None, ..observed };
             let known = self.learning.known(store, &self.keys, (&pool.name, unread), now);
-            let belief = known.belief(pool, None);
+            let belief = Rc::clone(&known.beliefs(pool, None).0);
             known.batch.observe(&lengths, &belief);
         }
         let known = self.learning.known(store, &self.keys, (&pool.name, pattern), now);
-        let belief = known.belief(pool, model);
+        let belief = Rc::clone(&known.beliefs(pool, model).0);
         known.batch.observe(&observed, &belief);
     }
 

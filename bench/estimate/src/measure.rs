@@ -83,7 +83,7 @@ fn learn(texts: &[Text], counter: &Counter, family: &Weights) -> Result<Weights>
         model.merge(&batch);
         seen += 1;
     }
-    Ok(model.belief(family).weights)
+    Ok(if model.fits(0) { model.belief(family).weights } else { *family })
 }
 
 fn test(texts: &[Text], counter: &Counter, kind: &str, [family, learned]: [&Weights; 2]) -> Result<Errors> {

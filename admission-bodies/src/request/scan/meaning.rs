@@ -5,11 +5,6 @@ use super::{Prompt, Scanner, State};
 use crate::request::field::{Field, Inner, NAME_LENGTH, ROLE_LENGTH};
 use crate::request::literal::switch;
 use crate::request::rewrite::Place;
-use crate::request::text::Feature;
-
-/// Of so many bytes of data, one blank or line end at least makes it text, as does any character beyond ASCII: data is written
-/// in letters and signs, in lines of 76 at the shortest.
-const BYTES_PER_GAP: u64 = 64;
 
 impl Scanner {
     /// Notes whether what is being read is declared to the model as it stands.
@@ -46,6 +41,10 @@ impl Scanner {
             self.declared_from = 0;
             self.text.end_string();
         }
+        if self.held == self.depth {
+            self.held = 0;
+            drop(self.data.take());
+        }
         match (self.field, self.depth, object) {
             (Field::Prompt, 3, false) if self.in_list_of_field() => self.end_prompt(),
             (Field::StreamOptions, 2, true) => self.slots.options_end(),
@@ -66,7 +65,7 @@ impl Scanner {
             match self.inner {
                 Inner::Image => media.images = media.images.saturating_add(1),
                 Inner::Audio => media.recordings = media.recordings.saturating_add(1),
-                Inner::File => media.files = media.files.saturating_add(1),
+                Inner::File | Inner::FileLink if self.sources & 1 == 0 => media.files = media.files.saturating_add(1),
                 _ => {}
             }
         }
@@ -115,6 +114,10 @@ impl Scanner {
             _ => {}
         }
         self.string = self.use_of_string();
+        // No object has data twice, so nobody knows what is to be made of both.
+        if self.string == Use::Data && self.held > 0 {
+            self.charge_data();
+        }
         self.free_bytes = if self.inner() == Inner::Role { ROLE_LENGTH } else { NAME_LENGTH };
     }
 
@@ -127,11 +130,11 @@ impl Scanner {
             field if self.depth == 1 && (field.is_limit() || field == Field::Stream) => Use::Short,
             _ if self.declaration => Use::Text,
             Field::Messages | Field::System | Field::Prompt => match inner {
-                Inner::Link | Inner::Image | Inner::Audio => Use::Nothing,
+                Inner::Link | Inner::Image | Inner::Audio | Inner::FileLink => Use::Nothing,
                 Inner::Data | Inner::File => Use::Data,
                 Inner::Name | Inner::Role => Use::Name,
-                Inner::Type => Use::Type,
-                Inner::Plain | Inner::IncludeUsage | Inner::Declared => Use::Text,
+                Inner::Type | Inner::MediaType => Use::Type,
+                Inner::Plain | Inner::Source | Inner::IncludeUsage | Inner::Declared => Use::Text,
             },
             Field::Suffix | Field::Tools | Field::Declarations | Field::Priority | Field::Other => Use::Text,
             _ => Use::Nothing,
@@ -153,24 +156,39 @@ impl Scanner {
         }
     }
 
-    /// Blocks of Anthropic's messages say so what they are.
+    /// Blocks of Anthropic's messages say so what they are, and what their data is.
     pub(super) fn type_ended(&mut self) {
-        let media = &mut self.facts.media;
-        match self.short.bytes() {
-            b"image" => media.images = media.images.saturating_add(1),
-            b"document" => media.files = media.files.saturating_add(1),
+        let (inner, media) = (self.inner(), &mut self.facts.media);
+        match (inner, self.short.bytes()) {
+            (Inner::Type, b"image") => media.images = media.images.saturating_add(1),
+            (Inner::Type, b"document") => media.files = media.files.saturating_add(1),
+            (Inner::Type, b"text") => self.data_is_text(),
+            (Inner::MediaType, _) if self.short.begins_with(b"text/") => self.data_is_text(),
             _ => {}
         }
         self.text.end_string();
     }
 
-    pub(super) fn data_ended(&mut self) {
-        let data = self.data.take();
-        let features = data.own_features();
-        let gaps = features.blanks().saturating_add(features.count(Feature::Line));
-        if features.count(Feature::Foreign) > 0 || gaps.saturating_mul(BYTES_PER_GAP) > features.bytes() {
-            self.text.add(&data);
+    /// The object says so, before or behind its data.
+    fn data_is_text(&mut self) {
+        self.texts |= 1;
+        if self.held == self.depth {
+            self.charge_data();
         }
+    }
+
+    /// A string that is written as data may be text all the same, of which its object says so.
+    pub(super) fn data_ended(&mut self) {
+        if self.texts & 1 == 1 || self.data.is_text() {
+            self.charge_data();
+        } else {
+            self.held = self.depth;
+        }
+    }
+
+    fn charge_data(&mut self) {
+        self.held = 0;
+        self.text.add(&self.data.take());
     }
 
     pub(super) fn literal_begins(&mut self, byte: u8) {

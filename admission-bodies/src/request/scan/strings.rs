@@ -24,10 +24,10 @@ pub(super) enum Use {
     Short,
     /// A name, text from some length on.
     Name,
-    /// The name that tells what a block of a message is.
+    /// The name that tells what a block of a message or its data is.
     Type,
     Text,
-    /// Data, unless there are blanks in it: files may be sent as plain text.
+    /// Data, unless it proves to be text: files may be sent as plain text.
     Data,
     #[default]
     Nothing,
@@ -71,8 +71,11 @@ impl Scanner {
         let end = closing(bytes);
         let length = end.unwrap_or_else(|| before_part_of_escape(bytes));
         if length > 0 {
-            let text = if self.string == Use::Text { &mut self.text } else { &mut self.data };
-            if let Err(fault) = text.add_json(bytes, length) {
+            let counted = match self.string {
+                Use::Text => self.text.add_json(bytes, length),
+                _ => self.data.add_json(bytes, length),
+            };
+            if let Err(fault) = counted {
                 self.fail_at(fault.what, fault.at);
                 return bytes.len();
             }

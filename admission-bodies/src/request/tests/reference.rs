@@ -33,7 +33,7 @@ const TOP: [&str; 24] = [
     "include_usage",
 ];
 
-const INNER: [&str; 18] = [
+const INNER: [&str; 21] = [
     "role",
     "content",
     "type",
@@ -52,12 +52,17 @@ const INNER: [&str; 18] = [
     "arguments",
     "output",
     "input",
+    "source",
+    "file_id",
+    "media_type",
 ];
 
-const STRINGS: [&str; 22] = [
+const STRINGS: [&str; 24] = [
     "user",
     "image",
     "document",
+    "text",
+    "text/",
     "plain words",
     "camelCase_and snake",
     "42",

@@ -50,6 +50,7 @@ fn what_is_no_report_stays() {
         "data: {}\ndata: {\"choices\":[],\"usage\":{}}\n\n",
         "\n\n\n",
         "data: [DONE]",
+        "data: [DONE]\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n",
         "data: {\"choices\":[{\"delta\":{\"content\":\"\\\"choices\\\":[],\\\"usage\\\":{}\"}}]}\n\n",
     ] {
         let stream = format!("{CHAT}{event}");
@@ -68,6 +69,7 @@ fn whole_events_pass_without_a_copy() {
     assert!(matches!(filter.feed(rest.as_bytes()), Cow::Borrowed(_)));
     assert_eq!(filter.feed(b"data: {\"id\":1").len(), 0, "this may be a report");
     assert_eq!(&*filter.feed(b",\"choices\":[{"), b"data: {\"id\":1,\"choices\":[{");
+    assert_eq!(&*filter.feed(b"}]}\n\ndata: [DONE]"), b"}]}\n\ndata: [DONE]", "nor is the end");
 }
 
 #[test]

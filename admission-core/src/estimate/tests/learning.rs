@@ -7,7 +7,7 @@ use crate::request::text::Features;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// A prompt of words, numbers, code and Chinese in some proportion.
-fn prompt(rng: &mut fastrand::Rng) -> Inputs {
+pub(super) fn text(rng: &mut fastrand::Rng) -> Features {
     let pieces = [
         "the word is said and forgotten ",
         "internationalisation of Requirements ",
@@ -27,11 +27,15 @@ fn prompt(rng: &mut fastrand::Rng) -> Inputs {
         });
         text.add_bytes(piece.unwrap().0.as_bytes());
     }
-    Inputs::new(&text, rng.u64(1..9), rng.u64(..3), Api::Chat)
+    text
+}
+
+fn prompt(rng: &mut fastrand::Rng) -> Inputs {
+    Inputs::new(&text(rng), rng.u64(1..9), rng.u64(..3), Api::Chat)
 }
 
 /// What a worker with this tokenizer reports, with what no feature explains.
-fn reported(truth: &Weights, inputs: &Inputs, rng: &mut fastrand::Rng) -> u64 {
+pub(super) fn reported(truth: &Weights, inputs: &Inputs, rng: &mut fastrand::Rng) -> u64 {
     (truth.tokens(inputs).0 as f64 * (0.97 + 0.06 * rng.f64())) as u64
 }
 
@@ -39,7 +43,7 @@ fn observed(inputs: Inputs, prompt: u64) -> Observed {
     Observed { inputs, prompt: Some(Tokens(prompt)), output: None, tenant: 0 }
 }
 
-const PRIOR: Family = Family::Generic;
+pub(super) const PRIOR: Family = Family::Generic;
 
 fn teach(model: &mut Experience, inputs: Inputs, prompt: u64) {
     let mut batch = Batch::default();
@@ -70,7 +74,7 @@ fn taught(requests: usize, seed: u64) -> Experience {
 }
 
 /// How far two sets of weights are apart, in the mean of many prompts and in the worst.
-fn distances(one: &Weights, other: &Weights) -> (f64, f64) {
+pub(super) fn distances(one: &Weights, other: &Weights) -> (f64, f64) {
     let mut rng = fastrand::Rng::with_seed(77);
     let errors = (0..200).map(|_| {
         let inputs = prompt(&mut rng);
@@ -94,6 +98,30 @@ fn fifty_requests_teach_another_tokenizer() {
     let after = apart(&weights(&taught(50, 1)), Family::Gemma.weights());
     assert!(before > 0.10 && after < 0.05, "{before} before, {after} after");
     assert_eq!(weights(&taught(19, 1)), *PRIOR.weights(), "a few requests teach nothing yet");
+}
+
+/// Only what stands beside the text differs from the family.
+#[test]
+fn what_a_template_puts_around_messages_and_tools_is_learned() {
+    let (per_message, per_tool) = (12.0, 60.0);
+    let mut values = *PRIOR.weights().values();
+    let [.., message, tool, _] = &mut values;
+    (*message, *tool) = (per_message, per_tool);
+    let truth = Weights::new(values);
+    let (mut rng, mut model) = (fastrand::Rng::with_seed(8), Experience::default());
+    let many = Inputs::new(&text(&mut rng), 20, 10, Api::Chat);
+    let error = |model: &Experience| weights(model).tokens(&many).0 as f64 / truth.tokens(&many).0 as f64 - 1.0;
+    let before = error(&model);
+    for _ in 0..200 {
+        let inputs = Inputs::new(&text(&mut rng), rng.u64(1..30), rng.u64(..12), Api::Chat);
+        let prompt = reported(&truth, &inputs, &mut rng);
+        teach(&mut model, inputs, prompt);
+    }
+    let [.., message, tool, _] = *weights(&model).values();
+    let after = error(&model);
+    let found = format!("{before} before, {after} after; {message} for a message, {tool} for a tool");
+    assert!(before.abs() > 0.1 && after.abs() < 0.03, "{found}");
+    assert!((message / per_message - 1.0).abs() < 0.25 && (tool / per_tool - 1.0).abs() < 0.1, "{found}");
 }
 
 #[test]
@@ -235,7 +263,7 @@ fn records_of_other_builds_are_kept_and_foreign_bytes_refused() {
     let model = taught(60, 2);
     let mut bytes = model.encode();
     let readable = (1..bytes.len()).filter(|length| Experience::decode(&bytes[..*length]).is_some());
-    assert_eq!(readable.count(), 1, "only between its two sections may it be cut");
+    assert_eq!(readable.count(), 2, "only between its three sections may it be cut");
     bytes.extend_from_slice(&[200, 2, 0, 0, 0, 7, 7]);
     assert_eq!(Experience::decode(&bytes).unwrap().encode(), bytes);
     assert_eq!(Experience::decode(b"{\"a\":1}"), None);

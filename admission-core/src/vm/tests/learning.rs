@@ -28,8 +28,12 @@ impl Proxy {
     }
 
     fn teach(&self, vm: &mut Vm, model: &str, tenant: &str, output: u64) {
+        self.teach_prompt(vm, model, tenant, (700, output));
+    }
+
+    fn teach_prompt(&self, vm: &mut Vm, model: &str, tenant: &str, (prompt, output): (u64, u64)) {
         let observed =
-            Observed { inputs: inputs(500), prompt: Some(Tokens(700)), output: Some(Tokens(output)), tenant: 0 };
+            Observed { inputs: inputs(500), prompt: Some(Tokens(prompt)), output: Some(Tokens(output)), tenant: 0 };
         let lesson = Lesson { model: Some(model), tenant_key: tenant, observed };
         vm.learn(&*self.store, self.policy.only_pool().unwrap(), lesson, self.now);
     }
@@ -51,6 +55,23 @@ fn what_one_vm_learns_all_know_a_second_later() {
     assert_eq!(proxy.estimate(&mut other, Some("tiny"), "t").1, 500, "another model");
     assert_eq!(proxy.estimate(&mut other, None, "t").1, after.1, "of the pool's requests whose model is not read yet");
     assert_eq!(proxy.estimate(&mut other, Some("llama-3"), "u"), after, "a tenant of whom nothing is known yet");
+}
+
+#[test]
+fn what_many_requests_of_one_tenant_teach_is_not_held_against_another_whose_own_say_otherwise() {
+    let mut proxy = proxy();
+    let mut vm = proxy.vm();
+    let before = proxy.estimate(&mut vm, Some("tiny"), "u").0;
+    for round in 0..200 {
+        proxy.teach_prompt(&mut vm, "tiny", "t", (before / 2, 9));
+        if round % 10 == 0 {
+            proxy.teach_prompt(&mut vm, "tiny", "u", (before, 9));
+        }
+        proxy.now.0 += TICK.0;
+        vm.tick(&*proxy.store, proxy.now).unwrap();
+    }
+    let after = ["t", "u", "v"].map(|tenant| proxy.estimate(&mut vm, Some("tiny"), tenant).0);
+    assert!(after[0] < before * 2 / 3 && after[1..] == [before; 2], "{before} before, {after:?}");
 }
 
 #[test]
