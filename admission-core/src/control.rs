@@ -31,7 +31,7 @@ pub const VIEW_PATH: &str = "/sluice/v1/view";
 pub const STATE_PATH: &str = "/sluice/v1/state";
 
 /// Most pools in one view: each becomes a key that stays.
-const MAX_POOLS: usize = 1_024;
+pub const MAX_POOLS: usize = 1_024;
 
 const SECTION_HEAD: u8 = 1;
 

@@ -104,7 +104,8 @@ pub struct Reject {
 const MAX_NAME: usize = 128;
 
 /// Whether a text may name a pool, a lane or a tier.
-pub(crate) fn is_name(text: &str) -> bool {
+#[must_use]
+pub fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(allowed)
 }

@@ -12,7 +12,7 @@ use tracing::warn;
 
 use crate::config::{self, LISTED, PrometheusQuery, Proxy, Push, Source};
 use crate::courier::Courier;
-use crate::fetch::Peer;
+use crate::fetch::{Peer, token};
 use crate::push::Pusher;
 use crate::shared::Shared;
 use crate::table::{ProxyId, Target, Way};
@@ -150,7 +150,7 @@ async fn push_to(shared: Arc<Shared>, proxy: Proxy, push: Push, interval: Durati
     let id = shared.update(|table| table.register(&proxy.url, Way::Pushed));
     let courier = Courier::new(shared.epoch, push.heartbeat, interval);
     loop {
-        match (Peer::new(&proxy.tls, proxy.unix_socket()), proxy.token.read()) {
+        match (Peer::new(&proxy.tls, proxy.unix_socket()), token(&proxy.token).await) {
             (Ok(peer), Ok(token)) => {
                 let timeout = push.timeout;
                 return Pusher { shared, peer, id, proxy, timeout, token, courier, told: Told::default() }.run().await;

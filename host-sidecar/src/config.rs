@@ -72,6 +72,9 @@ pub struct Patience {
     pub stale_after: Duration,
     /// Then the worker is down.
     pub down_after: Duration,
+    /// Longest time from the end of a try to the end of the next. Beyond it nobody has looked, as after a pause of the whole
+    /// process, and time that nobody looked makes no worker older.
+    pub next_try: Duration,
 }
 
 /// What a worker with stale numbers counts for.
@@ -157,6 +160,20 @@ pub struct Worker {
     pub draining: bool,
     /// What it does.
     pub role: Role,
+}
+
+/// A URL without a user, a password and a query, any of which may be a secret.
+pub fn without_secrets(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
+            let host = authority.rsplit('@').next().unwrap_or_default();
+            let path = path.map(|path| format!("/{path}")).unwrap_or_default();
+            format!("{scheme}://{host}{path}")
+        }
+        None => url.rsplit('@').next().unwrap_or_default().to_owned(),
+    }
 }
 
 /// One mistake in a configuration.
@@ -247,7 +264,8 @@ impl Proxy {
 impl Scrape {
     /// How long what it saw is believed.
     pub fn patience(&self) -> Patience {
-        Patience { stale_after: self.stale_after, down_after: self.down_after }
+        let Self { interval, timeout, stale_after, down_after } = *self;
+        Patience { stale_after, down_after, next_try: interval + timeout }
     }
 }
 

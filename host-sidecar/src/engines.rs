@@ -179,8 +179,11 @@ impl Reader {
             return read(engine, page);
         }
         let known = self.recognised.as_ref().map(|engine| read(engine, page));
-        if let Some(Ok(reading)) = known {
-            return Ok(reading);
+        // Behind Dynamo's own gauges an engine's may appear, which say more.
+        if let Some(Ok(reading)) = &known
+            && reading.engine != Engine::Dynamo
+        {
+            return known.unwrap_or(Err(PageError::UnknownEngine));
         }
         match recognise(page) {
             Some(engine) => read(self.recognised.insert(engine), page),

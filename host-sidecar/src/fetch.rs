@@ -23,7 +23,7 @@ use serde::Serialize;
 use tokio::net::UnixStream;
 use tracing::{info, warn};
 
-use crate::config::Tls;
+use crate::config::{Tls, TokenSource};
 
 mod tls;
 
@@ -147,12 +147,30 @@ pub async fn exchange(request: Request, deadline: Duration, limit: usize) -> Res
     tokio::time::timeout(deadline, request.send(limit)).await.unwrap_or(Err(FetchError::Timeout))
 }
 
+/// Longest time for a file with a token to be read.
+const LONGEST_READ: Duration = Duration::from_secs(10);
+
+/// The token now, read where a file system that hangs holds up nobody else.
+///
+/// # Errors
+/// As [`TokenSource::read`], or the file does not come.
+pub async fn token(source: &TokenSource) -> Result<String, String> {
+    let TokenSource::File(path) = source else { return source.read() };
+    let reading = source.clone();
+    let read = tokio::task::spawn_blocking(move || reading.read());
+    match tokio::time::timeout(LONGEST_READ, read).await {
+        Ok(Ok(token)) => token,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("cannot read {}: no answer in {LONGEST_READ:?}", path.display())),
+    }
+}
+
 /// A client that is built again when a file it was built from has changed, so that certificates can be rotated.
 #[derive(Debug)]
 pub struct Peer {
     tls: Tls,
     unix: Option<PathBuf>,
-    state: Mutex<Built>,
+    state: Arc<Mutex<Built>>,
 }
 
 #[derive(Debug)]
@@ -162,6 +180,8 @@ struct Built {
     /// Of which content.
     files: Vec<Option<Vec<u8>>>,
     looked: Instant,
+    /// The files are being looked at.
+    is_looked: bool,
 }
 
 impl Peer {
@@ -170,10 +190,11 @@ impl Peer {
     /// # Errors
     /// As [`client`].
     pub fn new(tls: &Tls, unix: Option<&Path>) -> Result<Self, TlsError> {
-        Ok(Self { tls: tls.clone(), unix: unix.map(Path::to_owned), state: Mutex::new(Built::new(tls, unix)?) })
+        let state = Arc::new(Mutex::new(Built::new(tls, unix)?));
+        Ok(Self { tls: tls.clone(), unix: unix.map(Path::to_owned), state })
     }
 
-    /// The client of the files as they are, looked at once a second at most. While they cannot be used, the one before
+    /// The client of the files as they were when last looked at, a second ago at most. While they cannot be used, the one before
     /// stays.
     pub fn client(&self) -> Client {
         self.current().client.clone()
@@ -184,32 +205,52 @@ impl Peer {
         self.current().connector.clone()
     }
 
+    /// What stands. Where it is time to look again, that goes on beside: a file system may hang.
     fn current(&self) -> MutexGuard<'_, Built> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.tls.files().next().is_some() && state.looked.elapsed() >= LOOK {
-            state.looked = Instant::now();
-            let files = contents(&self.tls);
-            if files != state.files {
-                match Built::new(&self.tls, self.unix.as_deref()) {
-                    Ok(built) => {
-                        *state = built;
-                        info!(files = ?self.tls.files().collect::<Vec<_>>(), "certificates read again");
-                    }
-                    Err(error) => {
-                        state.files = files;
-                        warn!(%error, "the old certificates stay in use");
-                    }
-                }
-            }
+        let mut state = lock(&self.state);
+        if self.tls.files().next().is_some() && !state.is_looked && state.looked.elapsed() >= LOOK {
+            state.is_looked = true;
+            let (tls, unix, shared) = (self.tls.clone(), self.unix.clone(), Arc::clone(&self.state));
+            tokio::task::spawn_blocking(move || look(&tls, unix.as_deref(), &shared));
         }
         state
     }
 }
 
+/// Takes over the files if they have changed and can be used.
+fn look(tls: &Tls, unix: Option<&Path>, state: &Mutex<Built>) {
+    let files = contents(tls);
+    let built = (files != lock(state).files).then(|| Built::new(tls, unix));
+    let mut state = lock(state);
+    match built {
+        None => {}
+        Some(Ok(built)) => {
+            *state = built;
+            info!(files = ?tls.files().collect::<Vec<_>>(), "certificates read again");
+        }
+        Some(Err(error)) => {
+            state.files = files;
+            warn!(%error, "the old certificates stay in use");
+        }
+    }
+    (state.looked, state.is_looked) = (Instant::now(), false);
+}
+
+/// Every change of what is built is a plain assignment, so one that panicked under the lock leaves it whole.
+fn lock(state: &Mutex<Built>) -> MutexGuard<'_, Built> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Built {
     fn new(tls: &Tls, unix: Option<&Path>) -> Result<Self, TlsError> {
         let files = contents(tls);
-        Ok(Self { files, client: client(tls, unix)?, connector: connector(tls)?, looked: Instant::now() })
+        Ok(Self {
+            files,
+            client: client(tls, unix)?,
+            connector: connector(tls)?,
+            looked: Instant::now(),
+            is_looked: false,
+        })
     }
 }
 

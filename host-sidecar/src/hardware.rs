@@ -17,6 +17,10 @@ use crate::table::Target;
 /// Longest look at an exporter's page. Nothing waits for it.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
+/// Longest look at the GPUs of this machine after which what they said last is no longer shown: a driver that keeps nothing in
+/// memory takes seconds to wake them.
+const LONGEST_LOCAL_LOOK: Duration = Duration::from_secs(10);
+
 /// Looks in a row without an answer after which what an exporter said last is no longer shown.
 const FORGOTTEN_AFTER: u32 = 3;
 
@@ -33,7 +37,9 @@ pub async fn follow_exporter(shared: Arc<Shared>, target: Target) {
         if was_good.replace(gpus.is_ok()) != Some(gpus.is_ok()) {
             match &gpus {
                 Ok(gpus) => info!(pool, worker, gpus = gpus.len(), "exporter answers"),
-                Err(error) => warn!(pool, worker, url, %error, "exporter cannot be read"),
+                Err(error) => {
+                    warn!(pool, worker, url = config::without_secrets(url), %error, "exporter cannot be read");
+                }
             }
         }
         failures = if gpus.is_ok() { 0 } else { failures.saturating_add(1) };
@@ -64,14 +70,19 @@ pub async fn follow_local(shared: Arc<Shared>, hardware: config::Hardware) {
         ticks.tick().await;
         let library = Arc::clone(&library);
         // A driver that hangs keeps one thread, and what was read last is not shown as if it were new.
-        let looked = timeout(hardware.interval, tokio::task::spawn_blocking(move || library.read())).await;
-        match looked {
-            Ok(gpus) => shared.set_local_gpus(gpus.unwrap_or_default()),
+        let mut look = tokio::task::spawn_blocking(move || library.read());
+        let gpus = match timeout(LONGEST_LOCAL_LOOK, &mut look).await {
+            Ok(gpus) => gpus,
             Err(_) => {
-                warn!("the NVIDIA driver does not answer; its GPUs are no longer read");
+                warn!(
+                    "the NVIDIA driver has not answered for {LONGEST_LOCAL_LOOK:?}; its GPUs are not shown until it does"
+                );
                 shared.set_local_gpus(Vec::new());
-                return std::future::pending().await;
+                let gpus = look.await;
+                info!("the NVIDIA driver answers again");
+                gpus
             }
-        }
+        };
+        shared.set_local_gpus(gpus.unwrap_or_default());
     }
 }

@@ -4,15 +4,17 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use host_sidecar::Sidecar;
 use host_sidecar::check::Totals;
 use host_sidecar::config::ConfigFile;
+use host_sidecar::{Config, Sidecar};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing_subscriber::EnvFilter;
 
 /// How often the configuration is looked at for changes.
@@ -96,19 +98,26 @@ async fn run(path: &Path, format: LogFormat) -> Result<(), String> {
     print(&format!("listening on {}\n", sidecar.address()))?;
     let mut looks = tokio::time::interval(LOOK);
     let mut last_problem = String::new();
+    let (ask, mut reads) = reader(file)?;
     loop {
         let read = tokio::select! {
             _ = interrupted.recv() => break,
             _ = terminated.recv() => break,
             () = sidecar.broken() => return Err("a task has ended that never should".into()),
-            _ = hung_up.recv() => Some(file.load()),
-            _ = looks.tick() => file.load_if_changed(),
+            _ = hung_up.recv() => {
+                ask(Ask::Load);
+                continue;
+            }
+            _ = looks.tick() => {
+                ask(Ask::LoadIfChanged);
+                continue;
+            }
+            Some(read) = reads.recv() => read,
         };
-        let Some(read) = read else { continue };
         let taken = match read {
             Ok(config) => sidecar.configure(config).map_err(|errors| {
                 // A secret that it names may come a moment after it.
-                file.forget();
+                ask(Ask::Forget);
                 let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
                 lines.join("\n")
             }),
@@ -129,6 +138,43 @@ async fn run(path: &Path, format: LogFormat) -> Result<(), String> {
     tracing::info!("stopping");
     sidecar.stop().await;
     Ok(())
+}
+
+/// What a [`reader`] is asked for.
+enum Ask {
+    Load,
+    LoadIfChanged,
+    Forget,
+}
+
+/// What a configuration says, or every mistake in it.
+type Read = Result<Config, String>;
+
+/// Questions that wait while the file system hangs; there is nothing in more.
+const MOST_ASKED: usize = 4;
+
+/// Reads the configuration on a thread of its own: a file system may hang, and scrapes must go on.
+fn reader(mut file: ConfigFile) -> Result<(impl Fn(Ask), UnboundedReceiver<Read>), String> {
+    let (ask, asked) = sync_channel(MOST_ASKED);
+    let (tell, told) = unbounded_channel();
+    let read = move || {
+        for ask in asked {
+            let read = match ask {
+                Ask::Load => Some(file.load()),
+                Ask::LoadIfChanged => file.load_if_changed(),
+                Ask::Forget => {
+                    file.forget();
+                    None
+                }
+            };
+            if read.is_some_and(|read| tell.send(read).is_err()) {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("configuration".into()).spawn(read);
+    thread.map_err(|error| format!("cannot start the thread that reads the configuration: {error}"))?;
+    Ok((move |asked| drop(ask.try_send(asked)), told))
 }
 
 /// What is logged is chosen by `RUST_LOG`.

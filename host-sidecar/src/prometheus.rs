@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use url::form_urlencoded;
 
 use crate::config::{PrometheusQuery, Tls};
-use crate::fetch::{Peer, exchange};
+use crate::fetch::{self, Peer, exchange};
 use crate::shared::Shared;
 
 /// Longest answer, in bytes. One number has some 200.
@@ -62,7 +62,7 @@ fn question(query: &PrometheusQuery) -> String {
 async fn ask(peer: &Peer, url: &str, query: &PrometheusQuery) -> Result<f64, String> {
     let mut request = peer.client().get(url);
     if let Some(token) = &query.token {
-        request = request.bearer_auth(&token.read()?);
+        request = request.bearer_auth(&fetch::token(token).await?);
     }
     let (status, body) = exchange(request, query.timeout, MAX_ANSWER_BYTES).await.map_err(|error| error.to_string())?;
     // It explains a refused query in the body, with a status of 400 or 422.

@@ -61,7 +61,7 @@ pub async fn answer(
     headers: HeaderMap,
     question: Result<Json<ViewQuestion>, JsonRejection>,
 ) -> Response {
-    if let Err(refused) = authorize(&pulls.shared, &headers) {
+    if let Err(refused) = authorize(&pulls.shared, &headers).await {
         pulls.shared.counters.pushed(LABEL, Outcome::Unauthorized.label());
         return refused.into_response();
     }
@@ -106,10 +106,15 @@ impl Pulls {
         loop {
             let revision = *revisions.borrow_and_update();
             let now = self.shared.now();
+            let is_attended = self.shared.read(|table| table.is_attended(now));
             let left = self.due(&question.proxy, number, revision)?.min(until).saturating_sub(now);
-            if left.is_zero() {
+            if left.is_zero() && is_attended {
                 return self.document(&question.proxy, number, now);
             }
+            if now >= until {
+                return Err((StatusCode::SERVICE_UNAVAILABLE, "no scrape of a worker has ended for long".into()));
+            }
+            let left = if is_attended { left } else { look };
             tokio::select! {
                 () = tokio::time::sleep(left.min(look)) => {}
                 // Fails only when the sender is gone, and `shared` holds it.

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::config::Proxy;
 use crate::courier::{Courier, Outcome, Stamp, Transition};
-use crate::fetch::{Peer, exchange};
+use crate::fetch::{Peer, exchange, token};
 use crate::shared::Shared;
 use crate::table::{ProxyId, Revision};
 use crate::told::Told;
@@ -51,10 +51,18 @@ impl Pusher {
         }
     }
 
+    /// Nothing is due while nobody looks at workers: a proxy knows better what to do without a view than with one that is none.
     async fn until_due(&self, revisions: &mut watch::Receiver<Revision>) {
+        let mut was_attended = true;
         loop {
             let current = *revisions.borrow_and_update();
-            let left = self.courier.due(current).saturating_sub(self.shared.now());
+            let now = self.shared.now();
+            let is_attended = self.shared.read(|table| table.is_attended(now));
+            if was_attended && !is_attended {
+                warn!(proxy = self.proxy.url, "no scrape has ended for long: the proxy is told nothing until one does");
+            }
+            was_attended = is_attended;
+            let left = if is_attended { self.courier.due(current).saturating_sub(now) } else { self.courier.look() };
             if left.is_zero() {
                 return;
             }
@@ -109,7 +117,7 @@ impl Pusher {
                 Err(problem) => Outcome::Failed(problem),
             },
             Ok((StatusCode::UNAUTHORIZED, _)) => {
-                self.read_token_again();
+                self.read_token_again().await;
                 Outcome::Unauthorized
             }
             Ok((status, body)) => Outcome::Failed(refusal(status, &body)),
@@ -117,8 +125,8 @@ impl Pusher {
         }
     }
 
-    fn read_token_again(&mut self) {
-        match self.proxy.token.read() {
+    async fn read_token_again(&mut self) {
+        match token(&self.proxy.token).await {
             Ok(token) => self.token = token,
             Err(error) => warn!(proxy = self.proxy.url, error, "the old token stays in use"),
         }

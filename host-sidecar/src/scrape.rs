@@ -120,12 +120,12 @@ impl Scraper {
     }
 
     fn log_change(&mut self, result: &Result<Reading, ScrapeError>) {
-        let Target { worker, metrics_url: url, .. } = &self.target;
+        let Target { worker, metrics_url, .. } = &self.target;
         let seen = Seen::of(result);
         if self.said.as_ref().is_some_and(|(said, at)| *said == seen || at.elapsed() < QUIET) {
             return;
         }
-        let (pool, worker) = (&*worker.pool, &*worker.address);
+        let (pool, worker, url) = (&*worker.pool, &*worker.address, config::without_secrets(metrics_url));
         match result {
             Ok(Reading { engine, doubts, .. }) if !doubts.is_empty() => {
                 let (engine, numbers) = (engine.name(), doubts.join(", "));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -25,6 +25,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub struct Sidecar {
     address: SocketAddr,
     shared: Arc<Shared>,
+    /// Why the last configuration was not taken over; empty when it was.
+    refused: Mutex<Vec<ConfigError>>,
     stop: watch::Sender<bool>,
     server: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -54,7 +56,7 @@ impl Sidecar {
         let failed = |error| StartError::Listen(listen, error);
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        warn_of(&config);
+        log_all(&config.warnings());
 
         let shared = Shared::new(config, epoch()).map_err(|bad| StartError::Config(vec![bad.into()]))?;
         let shared = Arc::new(shared);
@@ -69,7 +71,7 @@ impl Sidecar {
         server.spawn(server::run(Arc::clone(&shared), listener, async move {
             let _ = stopped.wait_for(|stop| *stop).await;
         }));
-        Ok(Self { address, shared, stop, server, tasks, tellers: Some(tellers) })
+        Ok(Self { address, shared, refused: Mutex::default(), stop, server, tasks, tellers: Some(tellers) })
     }
 
     /// Where its own HTTP is served.
@@ -83,7 +85,12 @@ impl Sidecar {
     /// A token or a certificate cannot be read, or `listen` has changed, which takes a restart. Everything stays as it was.
     pub fn configure(&self, config: Config) -> Result<(), Vec<ConfigError>> {
         let result = self.try_configure(config);
-        self.shared.counters.configured(result.is_ok());
+        let errors = result.as_ref().err().cloned().unwrap_or_default();
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that is tried again for the same secret to come is counted once.
+        if std::mem::replace(&mut *refused, errors) != *refused || result.is_ok() {
+            self.shared.counters.configured(result.is_ok());
+        }
         result
     }
 
@@ -98,9 +105,10 @@ impl Sidecar {
             return Err(vec![ConfigError { path: "listen".into(), message }]);
         }
         readable(&config)?;
-        warn_of(&config);
+        let warnings = config.warnings();
         self.shared.configure(config).map_err(|bad| vec![bad.into()])?;
         info!("configuration taken over");
+        log_all(&warnings);
         Ok(())
     }
 
@@ -122,8 +130,8 @@ impl Sidecar {
     }
 }
 
-fn warn_of(config: &Config) {
-    for warning in config.warnings() {
+fn log_all(warnings: &[String]) {
+    for warning in warnings {
         warn!("{warning}");
     }
 }

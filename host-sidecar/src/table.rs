@@ -33,7 +33,12 @@ pub struct Table {
     revision: Revision,
     /// Names the next worker.
     serial: u64,
+    /// When a scrape of any worker last ended, since the workers to be scraped are these.
+    tried_at: Option<Duration>,
 }
+
+/// How much later than it may a try may end before it is taken for one that never will.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Counts changes, so that whoever told a proxy about one revision knows whether there is news.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,6 +144,7 @@ impl Table {
             proxies: Proxies::default(),
             revision: Revision::default(),
             serial: 0,
+            tried_at: None,
         };
         table.configure(config);
         table
@@ -192,6 +198,7 @@ impl Table {
 
     /// Ends a scrape with what the page said, or with why it said nothing: then the last good sample stays.
     pub fn end_scrape(&mut self, mut scrape: Scrape, result: Result<Reading, Cause>, now: Duration) {
+        self.tried_at = Some(now);
         let Self { pools, proxies, revision, patience, .. } = self;
         proxies.drop_outlived(&scrape.worker.pool, &mut scrape.credits);
         let Some(pool) = pools.iter_mut().find(|pool| pool.name == scrape.worker.pool) else { return };
@@ -220,6 +227,12 @@ impl Table {
         self.pools.iter().flat_map(Pool::unsettled)
     }
 
+    /// Whether workers are still looked at. When no scrape has ended for longer than one may take, as after a pause of the whole
+    /// process, nothing is known that is worth telling.
+    pub fn is_attended(&self, now: Duration) -> bool {
+        self.tried_at.is_none_or(|at| now.saturating_sub(at) <= self.patience.next_try + LATE)
+    }
+
     /// Whether anything may be told: of at least one pool all sources have spoken and all workers been tried.
     pub fn has_settled(&self) -> bool {
         self.pools.iter().any(|pool| pool.settled)
@@ -239,9 +252,10 @@ impl Table {
     ///
     /// A count that fell tells of a restarted proxy. What was known of the one before then says nothing, so every
     /// sample's credit goes back to nothing: too small a credit overstates the load for one scrape, too large a one
-    /// would overshoot.
+    /// would overshoot. Of pools that are not known here nothing is remembered.
     pub fn said(&mut self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: Option<Vec<Arc<str>>>) {
-        for pool in self.proxies.said(proxy, answer, now, took) {
+        let is_known = |name: &str| self.pools.iter().any(|pool| *pool.name == *name);
+        for pool in self.proxies.said(proxy, answer, now, took, is_known) {
             for pool in self.pools.iter_mut().filter(|known| known.name == pool) {
                 pool.drop_credits(proxy);
                 // As urgent as a state: until it is told, the proxy believes the old credit.
@@ -309,6 +323,7 @@ impl Table {
     }
 
     fn changed_targets(&mut self) {
+        self.tried_at = None;
         self.revision.targets += 1;
         self.revision.states += 1;
     }

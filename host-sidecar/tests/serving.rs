@@ -5,7 +5,9 @@ mod common;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use admission_core::view::WorkerState;
 use common::{API_TOKEN, FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until, until_answered};
 use host_sidecar::{Config, Sidecar};
 use reqwest::{Client, RequestBuilder, StatusCode};
@@ -274,6 +276,73 @@ async fn the_command_serves_until_it_is_told_to_stop() {
     assert!(!log.contains(TOKEN) && !log.contains(API_TOKEN), "the token is no business of the log");
 }
 
+/// A proxy is told of a worker by a sidecar of its own process, with fast timings.
+fn lone_sidecar(proxy: &FakeProxy, worker: &FakeWorker) -> String {
+    format!(
+        "{{listen: '127.0.0.1:0', scrape: {{interval: 20ms, timeout: 100ms, stale_after: 200ms, down_after: 500ms}}, \
+         push: {{heartbeat: 30ms}}, proxies: [{{url: 'http://{}', token: {TOKEN}}}], \
+         pools: [{{name: p, workers: ['{}']}}]}}",
+        proxy.server.address,
+        worker.address()
+    )
+}
+
+fn kill(child: &Reaped, signal: &str) {
+    assert!(Command::new("kill").args([signal, &child.0.id().to_string()]).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn a_pause_of_the_whole_process_takes_no_worker_down() {
+    let (worker, proxy) = (FakeWorker::start(STEADY), FakeProxy::start());
+    let (child, _folder) = command(&lone_sidecar(&proxy, &worker));
+    until("the worker is up", || proxy.worker(&worker.address()).filter(|worker| worker.state == WorkerState::Up))
+        .await;
+    for _ in 0..3 {
+        kill(&child, "-STOP");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (taken, asked) = (proxy.taken(), worker.asked());
+        kill(&child, "-CONT");
+        until("it goes on", || (proxy.taken() >= taken + 5 && worker.asked() >= asked + 5).then_some(())).await;
+    }
+    let told = proxy.with(|control| control.taken.clone());
+    assert!(told.iter().all(|document| document.pools["p"].workers[0].state == WorkerState::Up), "{told:?}");
+}
+
+#[tokio::test]
+async fn scrapes_go_on_and_the_command_ends_while_its_configuration_hangs() {
+    let (worker, proxy) = (FakeWorker::start(STEADY), FakeProxy::start());
+    let (mut child, folder) = command(&lone_sidecar(&proxy, &worker));
+    let file = folder.path().join("sidecar.yaml");
+    until("the worker is known", || proxy.worker(&worker.address())).await;
+    std::fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    // Whoever reads a pipe waits for a writer: the thread of the configuration, within a second.
+    let stuck = tokio::task::spawn_blocking(move || std::fs::OpenOptions::new().write(true).open(file).unwrap());
+    let held = stuck.await.unwrap();
+    let asked = worker.asked();
+    until("it is read on", || (worker.asked() > asked + 20).then_some(())).await;
+    kill(&child, "-TERM");
+    let status = until("it has ended", || child.0.try_wait().unwrap()).await;
+    assert!(status.success(), "{status}");
+    drop(held);
+}
+
+#[tokio::test]
+async fn ready_without_a_question_where_proxies_ask() {
+    let worker = FakeWorker::start(STEADY);
+    let text = format!(
+        "{{listen: '127.0.0.1:0', api: {{token: t}}, scrape: {{interval: 20ms}}, pools: [{{name: p, workers: ['{}']}}]}}",
+        worker.address()
+    );
+    let sidecar = Sidecar::start(Config::parse(&text).unwrap()).await.unwrap();
+    let client = Client::builder().no_proxy().build().unwrap();
+    let ready = async || answer(client.get(url(sidecar.address(), "/readyz"))).await;
+    until_answered("its pool is known", async || {
+        (ready().await == (200, json!({"ready": true, "missing": []}))).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_command_ends_while_a_file_hangs() {
     let folder = tempfile::tempdir().unwrap();
@@ -288,8 +357,8 @@ async fn the_command_ends_while_a_file_hangs() {
     let mut line = String::new();
     BufReader::new(child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let threads = format!("/proc/{}/task", child.0.id());
-    // The second thread is that of the pushes.
-    let hangs = || (std::fs::read_dir(&threads).unwrap().count() > 2).then_some(());
+    // The others are those of the pushes and of the configuration.
+    let hangs = || (std::fs::read_dir(&threads).unwrap().count() > 3).then_some(());
     until("a thread looks at the file", hangs).await;
     assert!(Command::new("kill").arg(child.0.id().to_string()).status().unwrap().success());
     let status = until("it has ended", || child.0.try_wait().unwrap()).await;

@@ -77,9 +77,9 @@ async fn play(programs: &Programs, installed: &install::Installed) -> Result<Fig
     println!("\n{seconds} s of {} times that, without the filter …", scenario::TIMES);
     let without = overload(&stage, stage.without, best).await?;
     println!("… and the same requests with it …");
-    let (with, pushed) = tokio::join!(overload(&stage, stage.with, best), halfway(&stage));
-    println!("\nhalfway through, the proxy says of the pool, and was told:");
-    for line in pushed? {
+    let (with, known) = tokio::join!(overload(&stage, stage.with, best), halfway(&stage));
+    println!("\nhalfway through, the proxy says of the pool:");
+    for line in known? {
         println!("    {line}");
     }
     let with = with?;
@@ -91,7 +91,7 @@ async fn play(programs: &Programs, installed: &install::Installed) -> Result<Fig
 
 async fn halfway(stage: &Stage) -> Result<Vec<String>> {
     tokio::time::sleep(scenario::OVERLOAD / 2).await;
-    reading::pushed(stage).await
+    reading::known(stage).await
 }
 
 async fn overload(stage: &Stage, listener: std::net::SocketAddr, best: f64) -> Result<Run> {

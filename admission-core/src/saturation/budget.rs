@@ -96,7 +96,6 @@ fn mean_of<'a>(live: impl Iterator<Item = WorkerLoad<'a>>, count: impl Fn(&RankR
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::Role;
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -109,7 +108,7 @@ mod tests {
     }
 
     fn load(ranks: &[RankReport]) -> WorkerLoad<'_> {
-        WorkerLoad { role: Role::Both, ranks, block_size: None, max_num_seqs: None }
+        WorkerLoad { ranks, ..WorkerLoad::default() }
     }
 
     fn budget(workers: &[[RankReport; 1]], samples: BudgetSamples) -> f64 {

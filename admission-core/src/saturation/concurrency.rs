@@ -99,7 +99,8 @@ impl ConcurrencyLimits {
             let of_rank = rank.running.or(rank.waiting).map(|_| 0.0)?;
             Some(sum + of_rank + rank.running.unwrap_or(0) as f64 + rank.waiting.unwrap_or(0) as f64)
         });
-        InHand { held: held.filter(|_| !worker.ranks.is_empty()), most: most as f64 }
+        let is_told = !worker.ranks.is_empty() && !worker.doubts_requests;
+        InHand { held: held.filter(|_| is_told), most: most as f64 }
     }
 
     fn tokens(&self, worker: &WorkerLoad<'_>) -> InHand {
@@ -109,7 +110,8 @@ impl ConcurrencyLimits {
                 Some(sum + cached as f64 + rank.prefill_tokens.unwrap_or(0) as f64)
             })
         });
-        InHand { held: held.filter(|_| !worker.ranks.is_empty()), most: self.max_token_concurrency as f64 }
+        let is_told = !worker.ranks.is_empty() && !worker.doubts_tokens;
+        InHand { held: held.filter(|_| is_told), most: self.max_token_concurrency as f64 }
     }
 }
 
@@ -127,7 +129,7 @@ impl InHand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{RankReport, Role};
+    use crate::view::RankReport;
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -143,7 +145,7 @@ mod tests {
     }
 
     fn load(ranks: &[RankReport]) -> WorkerLoad<'_> {
-        WorkerLoad { role: Role::Both, ranks, block_size: Some(16), max_num_seqs: None }
+        WorkerLoad { ranks, block_size: Some(16), ..WorkerLoad::default() }
     }
 
     fn limits(mode: ConcurrencyMode) -> ConcurrencyLimits {

@@ -22,7 +22,7 @@ pub enum Detector {
 }
 
 /// What is known of one live worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerLoad<'a> {
     /// Which stage it belongs to.
     pub role: Role,
@@ -32,6 +32,10 @@ pub struct WorkerLoad<'a> {
     pub block_size: Option<u64>,
     /// Most sequences one rank runs at once.
     pub max_num_seqs: Option<u64>,
+    /// Its page tells how many requests it has, and what it tells cannot be believed.
+    pub doubts_requests: bool,
+    /// The same of tokens.
+    pub doubts_tokens: bool,
 }
 
 impl Default for SaturationRule {
@@ -95,7 +99,7 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn load(role: Role, ranks: &[RankReport]) -> WorkerLoad<'_> {
-        WorkerLoad { role, ranks, block_size: None, max_num_seqs: None }
+        WorkerLoad { role, ranks, ..WorkerLoad::default() }
     }
 
     fn waiting(count: u64) -> [RankReport; 1] {
@@ -149,6 +153,13 @@ mod tests {
         ] {
             let measured = [queue, blocks, sized].map(|worker| rule.measures(&worker));
             assert_eq!(measured, [of_queue, of_blocks, of_sized], "{rule:?}");
+        }
+        let doubtful = WorkerLoad { doubts_requests: true, doubts_tokens: true, ..sized };
+        let both = [RankReport { running: Some(0), kv_used_blocks: Some(0), ..RankReport::default() }];
+        for mode in [ConcurrencyMode::Requests, ConcurrencyMode::Tokens, ConcurrencyMode::Hybrid] {
+            let (sure, doubtful) = (WorkerLoad { ranks: &both, ..sized }, WorkerLoad { ranks: &both, ..doubtful });
+            assert!(concurrency(mode).measures(&sure) && !concurrency(mode).measures(&doubtful));
+            assert_eq!((concurrency(mode).worker(sure), concurrency(mode).worker(doubtful)), (0.0, 1.0));
         }
     }
 

@@ -83,8 +83,7 @@ impl Sidecar {
         let saturation = SaturationRule::default().saturation(live.map(|report| WorkerLoad {
             role: report.role,
             ranks: &report.ranks,
-            block_size: None,
-            max_num_seqs: None,
+            ..WorkerLoad::default()
         }));
         self.generation += 1;
         let pool = PoolReport {

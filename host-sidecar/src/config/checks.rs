@@ -5,12 +5,18 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use admission_core::control::MAX_POOLS;
+use admission_core::policy::is_name;
+use serde_norway::Value;
 use url::Url;
 
 use super::discover::{self, Pages, RawSource, Role, Source};
 use super::raw::{self, Part, Unknown};
 use super::tls::tls;
-use super::{Config, ConfigError, Pool, Proxy, Push, Scrape, TokenSource, UNIX, Worker, engine, hardware, saturation};
+use super::{
+    Config, ConfigError, Pool, Proxy, Push, Scrape, TokenSource, UNIX, Worker, engine, hardware, saturation,
+    without_secrets,
+};
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9090);
 const SCRAPE: Scrape = Scrape {
@@ -22,6 +28,7 @@ const SCRAPE: Scrape = Scrape {
 const PUSH: Push = Push { heartbeat: Duration::from_secs(1), timeout: Duration::from_secs(1) };
 
 const NO_TEXT: &str = "must be a text: put it in quotes";
+const NO_OBJECT: &str = "must be an object, which holds its token as `token_file` or `token`";
 
 const BUSY_HYSTERESIS: f64 = 0.05;
 
@@ -56,6 +63,16 @@ impl Errors {
 
     pub fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.0.push(ConfigError::new(path, message));
+    }
+
+    /// As [`Self::unknown`] where a token may stand: a key without a value may be one, so the message must not repeat it.
+    fn unknown_beside_secrets(&mut self, path: &str, keys: &Unknown) {
+        for (key, value) in keys {
+            match value {
+                Value::Null => self.add(path, "holds a field without a value, which is none that there is"),
+                _ => self.add(join(path, key), "no such field"),
+            }
+        }
     }
 
     pub fn unknown(&mut self, path: &str, keys: &Unknown) {
@@ -147,16 +164,20 @@ fn push(errors: &mut Errors, part: Option<Part<raw::Push>>) -> Push {
 }
 
 fn api_token(errors: &mut Errors, part: Option<Part<raw::Api>>) -> Option<TokenSource> {
-    let raw = errors.take("api", part)?;
-    errors.unknown("api", &raw.unknown);
+    let raw = errors.take("api", part.map(|part| hidden(part, NO_OBJECT)))?;
+    errors.unknown_beside_secrets("api", &raw.unknown);
     token(errors, "api", raw.token, raw.token_file)
 }
 
 fn proxies(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Proxy>>>>) -> Vec<Proxy> {
     let mut once = Once::default();
     let mut proxies = Vec::new();
+    let list = list.map(|Part(list)| {
+        let list = list.map(|list| list.into_iter().map(|part| hidden(part, NO_OBJECT)).collect());
+        hidden(Part(list), "must be a list of objects with `url` and `token_file`")
+    });
     for (path, raw) in errors.elements("proxies", list) {
-        errors.unknown(&path, &raw.unknown);
+        errors.unknown_beside_secrets(&path, &raw.unknown);
         let url = proxy_url(errors, &join(&path, "url"), raw.url);
         let is_https = url.as_ref().is_none_or(|url| url.starts_with("https:"));
         let tls = tls(errors, &join(&path, "tls"), raw.tls, is_https);
@@ -182,18 +203,24 @@ fn proxy_url(errors: &mut Errors, path: &str, part: Option<Part<String>>) -> Opt
     }
     let url = http_url(errors, path, &text)?;
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
+        let text = without_secrets(&text);
         errors.add(path, format!("{text:?} must end after the port; the path of the view is added to it"));
         return None;
     }
     Some(url.as_str().trim_end_matches('/').to_owned())
 }
 
+/// What was written in a place may be a token without what belongs around it, so the message must not repeat it.
+fn hidden<T>(part: Part<T>, message: &str) -> Part<T> {
+    Part(part.0.map_err(|wrong| raw::Wrong { message: message.into(), ..wrong }))
+}
+
 /// A URL that the sidecar can fetch.
 pub(super) fn http_url(errors: &mut Errors, path: &str, text: &str) -> Option<Url> {
     let problem = match Url::parse(text) {
-        Err(error) => format!("{text:?} is not a URL: {error}"),
+        Err(error) => format!("{:?} is not a URL: {error}", without_secrets(text)),
         Ok(url) if !matches!(url.scheme(), "http" | "https") => {
-            format!("{text:?} must begin with http:// or https://")
+            format!("{:?} must begin with http:// or https://", without_secrets(text))
         }
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
             "a URL must not hold a user or a password".to_owned()
@@ -216,11 +243,9 @@ pub(super) fn token(
     }
     let file = errors.take(&join(path, "token_file"), file).map(|file| TokenSource::File(PathBuf::from(file)));
     let path = join(path, "token");
-    // What was written in its place may be the token without its quotes, so the message must not repeat it.
-    let hidden = inline.map(|part| Part(part.0.map_err(|wrong| raw::Wrong { message: NO_TEXT.into(), ..wrong })));
     let inline = TokenSource::Inline(match file {
         Some(file) => return Some(file),
-        None => errors.take(&path, hidden)?,
+        None => errors.take(&path, inline.map(|part| hidden(part, NO_TEXT)))?,
     });
     match inline.read() {
         Ok(_) => Some(inline),
@@ -234,9 +259,18 @@ pub(super) fn token(
 fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<Pool> {
     let (mut names, mut models, mut found) = (Once::default(), Once::default(), Found::default());
     let mut pools = Vec::new();
-    for (path, raw) in errors.elements("pools", list) {
+    let elements = errors.elements("pools", list);
+    if elements.len() > MAX_POOLS {
+        let message = format!("{} pools are more than {MAX_POOLS}, the most that proxies take", elements.len());
+        errors.add("pools", message);
+    }
+    for (path, raw) in elements {
         errors.unknown(&path, &raw.unknown);
         let name = named(errors, &join(&path, "name"), raw.name, None);
+        if let Some(name) = name.as_ref().filter(|name| !name.is_empty() && !is_name(name)) {
+            let message = "it must have at most 128 letters, digits, `.`, `_` and `-`: proxies would refuse every view";
+            errors.add(join(&path, "name"), format!("{name:?} is no name of a pool; {message}"));
+        }
         let model = named(errors, &join(&path, "model"), raw.model, name.as_deref());
         if let (Some(name), Some(model)) = (&name, &model) {
             names.note(errors, name, &join(&path, "name"));

@@ -31,7 +31,7 @@ pub struct DispatchBudget {
 pub struct PrometheusQuery {
     /// Base URL, without a slash at the end.
     pub url: String,
-    /// PromQL, for one number between 0 and 1. The first sample of a vector counts.
+    /// PromQL, for one number between 0 and 1: a scalar, or a vector of one sample.
     pub query: String,
     /// From one question to the next. After three without an answer nothing is believed any more.
     pub interval: Duration,

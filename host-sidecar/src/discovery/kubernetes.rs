@@ -86,22 +86,14 @@ impl<'a, P: FnMut(Found) + Send> Watcher<'a, P> {
 
     /// Ends when the slices must be listed anew: after a failure, or when the API server no longer knows what was last seen.
     async fn list_and_watch(&mut self) -> Result<(), LookError> {
-        let mut slices = self.connect()?;
+        let mut slices = connect(self.kubernetes, self.pace).await?;
         let mut version = self.list(&slices).await?;
         while self.watch(&slices, &mut version).await? {
             sleep(self.pace.resume).await;
             // With the token that the file has now: a pod's own is replaced within the hour.
-            slices = self.connect()?;
+            slices = connect(self.kubernetes, self.pace).await?;
         }
         Ok(())
-    }
-
-    fn connect(&self) -> Result<Api<EndpointSlice>, LookError> {
-        let config = client_config(self.kubernetes, self.pace)?;
-        let authorities = config.root_cert_file.as_deref().unwrap_or(Path::new("the system's authorities")).to_owned();
-        let client = Client::try_from(config)
-            .map_err(|error| LookError::Unreadable(format!("{}: {}", authorities.display(), cause(&error))))?;
-        Ok(Api::namespaced(client, &self.kubernetes.namespace))
     }
 
     /// The version of the list, from which a watch goes on.
@@ -149,7 +141,9 @@ impl<'a, P: FnMut(Found) + Send> Watcher<'a, P> {
 
     fn tell(&mut self) {
         let (members, problem) = self.slices.members();
-        self.teller.tell(Found { members: Some(members), error: self.trouble.clone().or(problem) });
+        // Nobody of whom it is said where they serve is not nobody.
+        let members = Some(members).filter(|members| !members.is_empty() || problem.is_none());
+        self.teller.tell(Found { members, error: self.trouble.clone().or(problem) });
     }
 }
 
@@ -173,11 +167,27 @@ fn reach(
     Ok((url, own(token_file, TOKEN_FILE), own(ca_file, CA_FILE)))
 }
 
-fn client_config(kubernetes: &Kubernetes, pace: &Pace) -> Result<kube::Config, LookError> {
+async fn connect(kubernetes: &Kubernetes, pace: &Pace) -> Result<Api<EndpointSlice>, LookError> {
+    let (own, answer) = (kubernetes.clone(), pace.answer);
+    // It reads files, and a file system may hang.
+    let connected = timeout(answer, tokio::task::spawn_blocking(move || client(&own, answer))).await;
+    let connected = connected.map_err(|_| LookError::Timeout)?;
+    let client = connected.map_err(|error| LookError::Connection(error.to_string()))??;
+    Ok(Api::namespaced(client, &kubernetes.namespace))
+}
+
+fn client(kubernetes: &Kubernetes, answer: Duration) -> Result<Client, LookError> {
+    let config = client_config(kubernetes, answer)?;
+    let authorities = config.root_cert_file.as_deref().unwrap_or(Path::new("the system's authorities")).to_owned();
+    Client::try_from(config)
+        .map_err(|error| LookError::Unreadable(format!("{}: {}", authorities.display(), cause(&error))))
+}
+
+fn client_config(kubernetes: &Kubernetes, answer: Duration) -> Result<kube::Config, LookError> {
     let (url, token_file, ca_file) = reach(kubernetes, |name| std::env::var(name).ok())?;
     let url = url.parse().map_err(|error| LookError::Connection(format!("{url:?} is not a URL: {error}")))?;
     let mut config = kube::Config::new(url);
-    config.connect_timeout = Some(pace.answer);
+    config.connect_timeout = Some(answer);
     // Failures are told and tried again by the watcher.
     config.default_retry = false;
     if let Some(file) = token_file {

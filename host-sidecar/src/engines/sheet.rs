@@ -281,10 +281,12 @@ fn report(rank: u32, cells: &Cells<Load>) -> RankReport {
     }
 }
 
-/// Prompt tokens of the requests that wait, where an engine tells only how long prompts are on average.
+/// Prompt tokens of the requests that wait, where an engine tells only how long prompts are on average. Nothing is known by that
+/// while none waits: those that are read already are not among them.
 fn waiting_tokens(get: impl Fn(Load) -> Option<f64>) -> Option<u64> {
     let prompts = get(Load::Prompts).filter(|prompts| *prompts > 0.0)?;
-    let tokens = get(Load::Waiting)? * get(Load::PromptTokens)? / prompts;
+    let waiting = get(Load::Waiting).filter(|waiting| *waiting > 0.0)?;
+    let tokens = waiting * get(Load::PromptTokens)? / prompts;
     Some(tokens).filter(|tokens| *tokens < BEYOND_REASON).map(count)
 }
 
@@ -396,6 +398,8 @@ mod tests {
         assert_eq!(only(&mean).prefill_tokens, Some(375), "3 × 1,000 ÷ 8");
         assert_eq!(only(&[mean.as_slice(), &[(Load::PrefillTokens, 7.0)]].concat()).prefill_tokens, Some(7));
         assert_eq!(only(&[(Load::Waiting, 3.0), (Load::PromptTokens, 0.0), (Load::Prompts, 0.0)]).prefill_tokens, None);
+        let none_waits = [(Load::Waiting, 0.0), (Load::PromptTokens, 1_000.0), (Load::Prompts, 8.0)];
+        assert_eq!(only(&none_waits).prefill_tokens, None, "some may be read");
     }
 
     #[test]

@@ -95,10 +95,10 @@ fn sglang_as_documented_and_with_ranks() {
     let limits = Limits { block_size: Some(64), max_model_len: Some(131_072), ..Limits::default() };
     assert_eq!(two.limits, limits);
     // Rank 0 is told by tp_rank 0 and 1, rank 1 by 2 and 3: the lower of each. 0.75 × 6,912 = 5,184 and 0.1 × 6,910 = 691;
-    // 200,000 tokens ÷ 80 requests = 2,500 a prompt, × 4 and × 0 waiting.
+    // 200,000 tokens ÷ 80 requests = 2,500 a prompt, × 4 waiting; in rank 1 none waits.
     assert_eq!(
         two.ranks,
-        [prefill(10_000, blocks(5_184, 6_912, requests(0, 12, 4))), prefill(0, blocks(691, 6_910, requests(1, 7, 0)))]
+        [prefill(10_000, blocks(5_184, 6_912, requests(0, 12, 4))), blocks(691, 6_910, requests(1, 7, 0))]
     );
     let labelled = auto(SGLANG_LABELS);
     assert_eq!(labelled.ranks, [blocks(5_574, 11_147, requests(0, 3, 0))], "0.5 × 11,147 = 5,573.5");
@@ -351,4 +351,12 @@ fn a_worker_that_changes_its_engine_is_recognised_anew() {
     assert_eq!(reader.read(Some(&Engine::Vllm), SGLANG), Err(PageError::NoLoad), "configured is configured");
     assert_eq!(reader.read(Some(&Engine::Vllm), VLLM_IDLE).unwrap().engine, Engine::Vllm);
     assert_eq!(reader.read(None, SGLANG).unwrap().engine, Engine::Sglang);
+}
+
+#[test]
+fn an_engine_whose_gauges_appear_beside_dynamos_is_recognised() {
+    let mut reader = Reader::default();
+    assert_eq!(reader.read(None, DYNAMO_WORKER).unwrap().engine, Engine::Dynamo);
+    assert_eq!(reader.read(None, DYNAMO_VLLM).unwrap().engine, Engine::Vllm);
+    assert_eq!(reader.read(None, DYNAMO_WORKER).unwrap().engine, Engine::Dynamo);
 }

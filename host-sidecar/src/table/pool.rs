@@ -88,19 +88,28 @@ impl Pool {
     }
 
     /// Makes its workers those that the sources name; returns whether that changed any. Of two words on one address that
-    /// of the source whose name comes first counts. Nobody goes while a source has not spoken yet, as after a change of
-    /// the configuration: it may name the same workers, and a pool must not be told empty meanwhile.
+    /// of the source whose name comes first counts. Nobody goes for want of a source that is no longer asked while another has
+    /// not spoken yet, as after a change of the configuration: it may name the same workers, and a pool must not be told
+    /// empty meanwhile.
     pub fn align(&mut self, serial: &mut u64) -> bool {
         let mut wanted = BTreeMap::new();
-        for member in self.sources.values().flatten().flatten() {
-            wanted.entry(Arc::from(member.address.as_str())).or_insert(member);
+        for (source, members) in &self.sources {
+            for member in members.iter().flatten() {
+                wanted.entry(Arc::from(member.address.as_str())).or_insert((source, member));
+            }
         }
         let before = self.workers.len();
-        if self.sources.values().all(Option::is_some) {
-            self.workers.retain(|address, _| wanted.contains_key(address));
-        }
+        let all_have_spoken = self.sources.values().all(Option::is_some);
+        // What is listed goes only with a configuration, which may have given it to a source that is new.
+        let has_spoken =
+            |source: &str| source != config::LISTED && self.sources.get(source).is_some_and(Option::is_some);
+        self.workers
+            .retain(|address, worker| wanted.contains_key(address) || !all_have_spoken && !has_spoken(&worker.source));
         let mut changed = self.workers.len() != before;
-        for (address, member) in wanted {
+        for (address, (source, member)) in wanted {
+            if let Some(worker) = self.workers.get_mut(&address) {
+                worker.source.clone_from(source);
+            }
             match self.workers.get_mut(&address) {
                 Some(worker) if worker.member == *member => {}
                 Some(worker) if worker.member.same_pages(member) => {
@@ -113,14 +122,14 @@ impl Pool {
                     match known {
                         Some(worker) => worker.read_elsewhere(id, member.clone()),
                         None => {
-                            self.workers.insert(address, Worker::new(id, member.clone()));
+                            self.workers.insert(address, Worker::new(id, member.clone(), source.clone()));
                         }
                     }
                     changed = true;
                 }
             }
         }
-        self.untried = self.workers.values().filter(|worker| !worker.tried).count();
+        self.untried = self.workers.values().filter(|worker| !worker.is_tried()).count();
         changed
     }
 
@@ -137,7 +146,7 @@ impl Pool {
         let silent = self.sources.iter().filter(|(_, members)| members.is_none());
         let silent =
             silent.map(|(source, _)| format!("pool {}: {source} has not said yet which workers there are", self.name));
-        let untried = self.workers.values().filter(|worker| !worker.tried);
+        let untried = self.workers.values().filter(|worker| !worker.is_tried());
         let untried =
             untried.map(|worker| format!("pool {}: worker {} has not been scraped yet", self.name, worker.id.address));
         silent.chain(untried).take(if self.settled { 0 } else { usize::MAX })
@@ -165,10 +174,10 @@ impl Pool {
     ) {
         let rule = self.busy_rule();
         let Some(worker) = self.worker_mut(&scrape.worker) else { return };
-        let was_tried = worker.tried;
+        let was_tried = worker.is_tried();
         let Scrape { began, credits, .. } = scrape;
-        worker.scraped(result.map(|reading| Sample { began, reading, credits }), &mut revision.numbers);
-        revision.states += u64::from(worker.judge(&rule, now, patience));
+        let result = result.map(|reading| Sample { began, reading, credits });
+        worker.end_try(result, &rule, (now, patience), revision);
         self.untried -= usize::from(!was_tried);
     }
 
@@ -225,7 +234,7 @@ impl Pool {
     /// Every worker that has been tried, and whether it is to be given nothing.
     fn tried<'a, T>(&'a self, now: Duration, patience: &Patience, look: impl Fn(&'a Worker, bool) -> T) -> Vec<T> {
         let spared = self.spared(now, patience);
-        let workers = self.workers.values().zip(spared).filter(|(worker, _)| worker.tried);
+        let workers = self.workers.values().zip(spared).filter(|(worker, _)| worker.is_tried());
         workers.map(|(worker, busy)| look(worker, busy)).collect()
     }
 

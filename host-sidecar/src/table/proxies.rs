@@ -90,16 +90,18 @@ impl Proxies {
         answer: &ViewAnswer,
         now: Duration,
         took: Option<Vec<Arc<str>>>,
+        is_known: impl Fn(&str) -> bool,
     ) -> Vec<Arc<str>> {
         let Some(memory) = self.known.get_mut(&proxy) else { return Vec::new() };
         memory.heard_at = Some(now);
-        memory.queued.clone_from(&answer.queued);
+        let queued = answer.queued.iter().filter(|(pool, _)| is_known(pool));
+        memory.queued = queued.map(|(pool, count)| (pool.clone(), *count)).collect();
         if let Some(pools) = took {
             memory.taken_at = Some(now);
             memory.holds = pools;
         }
         let mut fell = Vec::new();
-        for (pool, said) in &answer.admitted {
+        for (pool, said) in answer.admitted.iter().filter(|(pool, _)| is_known(pool)) {
             let credits = self.credits.entry(pool.clone()).or_default();
             let before = credits.get(&proxy).copied();
             if before == Some(*said) {

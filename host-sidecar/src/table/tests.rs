@@ -15,7 +15,7 @@ mod thresholds;
 const DOWN_AFTER: Duration = ms(2_000);
 const CONFIG: &str = r#"
 proxies: [{url: "http://p:1", token: t}]
-scrape: {stale_after: 1s, down_after: 2s}
+scrape: {stale_after: 1s, down_after: 2s, timeout: 1h}
 pools:
 - name: a
   model: model-a
@@ -245,6 +245,47 @@ fn a_worker_beyond_its_headroom_is_spared_while_another_takes_more() {
     assert_eq!(busy(&setting), [false, false], "when all are beyond it none is spared");
     setting.scrape("a2:1", 90, ms(0));
     assert_eq!(busy(&setting), [false, true], "but what is busy by the busy rule stays so");
+}
+
+#[test]
+fn workers_go_with_the_word_of_their_own_source_whatever_another_does() {
+    let text = CONFIG.replace(r#"workers: ["a1:1", "a2:1"]"#, "discover: [{file: {path: f}}, {file: {path: g}}]");
+    let mut setting = setting_of(&text);
+    let addresses = |setting: &Setting| setting.table.targets().filter(|target| *target.worker.pool == *"a").count();
+    for pod in 0..5 {
+        setting.table.found("a", "file:f", found(&[member(&format!("pod-{pod}:1"))]));
+        assert_eq!(addresses(&setting), 1, "though file:g never speaks");
+    }
+    setting.table.found("a", "file:g", found(&[member("other:1")]));
+    setting.table.found("a", "file:f", found(&[]));
+    assert_eq!(addresses(&setting), 1);
+}
+
+#[test]
+fn time_that_nobody_looked_makes_no_worker_older() {
+    // The next try ends within 300 ms, if anybody tries at all.
+    let mut setting = setting_of(&CONFIG.replace("timeout: 1h", "timeout: 200ms"));
+    setting.settle();
+    let state = |setting: &Setting, at| setting.worker("a1:1", ms(at)).state;
+    assert!(setting.table.is_attended(ms(1_300)) && !setting.table.is_attended(ms(1_301)));
+    assert_eq!(state(&setting, 1_300), WorkerState::Up);
+    assert_eq!(state(&setting, 60_000), WorkerState::Up, "as after a pause of the whole process");
+    setting.fail("a1:1", ms(60_000));
+    assert_eq!(state(&setting, 60_000), WorkerState::Down, "somebody has looked");
+    assert!(setting.table.is_attended(ms(61_300)));
+    let before = setting.table.revision().states;
+    setting.scrape("a1:1", 1, ms(60_100));
+    assert_eq!((state(&setting, 60_100), setting.table.revision().states), (WorkerState::Up, before + 1));
+}
+
+#[test]
+fn a_worker_that_time_alone_has_turned_down_is_told_up_at_once() {
+    let mut setting = setting();
+    setting.settle();
+    let before = setting.table.revision().states;
+    assert_eq!(setting.worker("a1:1", DOWN_AFTER).state, WorkerState::Down, "a heartbeat has told that");
+    setting.scrape("a1:1", 1, DOWN_AFTER);
+    assert_eq!(setting.table.revision().states, before + 1);
 }
 
 #[test]

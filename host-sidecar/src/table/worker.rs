@@ -6,9 +6,10 @@ use std::time::Duration;
 use admission_core::saturation::{BusyThresholds, Latch, SaturationRule, WorkerLoad};
 use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState};
 
-use super::{Credits, ProxyId, Target, WorkerRow};
+use super::{Credits, ProxyId, Revision, Target, WorkerRow};
 use crate::config::{Patience, WhenStale};
 use crate::discovery::{Condition, Member};
+use crate::engines::sheet::Load;
 use crate::reading::{Gpu, Limits, Reading};
 
 /// Names one worker for as long as it is there; one that goes and comes again is another.
@@ -29,8 +30,10 @@ pub type Cause = &'static str;
 pub struct Worker {
     pub id: WorkerId,
     pub member: Member,
-    /// A scrape has ended, well or badly.
-    pub tried: bool,
+    /// Name of the source that named it last.
+    pub source: String,
+    /// When a scrape last ended, well or badly.
+    tried_at: Option<Duration>,
     pub sample: Option<Sample>,
     /// Why the last scrape gave nothing; `None` when it did.
     pub cause: Option<Cause>,
@@ -43,8 +46,11 @@ pub struct Worker {
     pub exported_gpus: Vec<Gpu>,
     latch: Latch,
     /// As counted into the last revision. What is reported is computed anew, since time alone turns a worker down.
-    noted: (WorkerState, bool, bool, bool),
+    noted: Seen,
 }
+
+/// What it is, and whether it is busy, crowded and stale.
+type Seen = (WorkerState, bool, bool, bool);
 
 /// What a page said.
 #[derive(Debug)]
@@ -66,11 +72,12 @@ pub struct BusyRule {
 }
 
 impl Worker {
-    pub fn new(id: WorkerId, member: Member) -> Self {
+    pub fn new(id: WorkerId, member: Member, source: String) -> Self {
         Self {
             id,
             member,
-            tried: false,
+            source,
+            tried_at: None,
             sample: None,
             cause: None,
             busy: false,
@@ -99,7 +106,7 @@ impl Worker {
     }
 
     pub fn state(&self, now: Duration, patience: &Patience) -> WorkerState {
-        let answers = self.age(now).is_some_and(|age| age < patience.down_after);
+        let answers = self.age(now, patience).is_some_and(|age| age < patience.down_after);
         match (answers, self.member.condition) {
             (false, _) | (_, Condition::NotReady) => WorkerState::Down,
             (true, Condition::Draining) => WorkerState::Draining,
@@ -107,14 +114,20 @@ impl Worker {
         }
     }
 
-    /// Age of the last sample.
-    fn age(&self, now: Duration) -> Option<Duration> {
-        Some(now.saturating_sub(self.sample.as_ref()?.began))
+    /// A scrape has ended.
+    pub fn is_tried(&self) -> bool {
+        self.tried_at.is_some()
+    }
+
+    /// Age of the last sample, as far as somebody has looked since.
+    fn age(&self, now: Duration, patience: &Patience) -> Option<Duration> {
+        let looked = now.min(self.tried_at? + patience.next_try);
+        Some(looked.saturating_sub(self.sample.as_ref()?.began))
     }
 
     /// Whether its numbers are too old to be measured by, yet not so old that it counts as gone.
     pub fn is_stale(&self, now: Duration, patience: &Patience) -> bool {
-        self.age(now).is_some_and(|age| age >= patience.stale_after)
+        self.age(now, patience).is_some_and(|age| age >= patience.stale_after)
     }
 
     pub fn ranks(&self) -> &[RankReport] {
@@ -126,7 +139,16 @@ impl Worker {
         let believed = when_stale == WhenStale::Hold || !self.is_stale(now, patience);
         let Limits { block_size, max_num_seqs, .. } = self.limits();
         let ranks = if believed { self.ranks() } else { &[] };
-        WorkerLoad { role: self.member.role, ranks, block_size, max_num_seqs }
+        let doubts = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.doubts);
+        let is_doubted = |numbers: &[Load]| numbers.iter().any(|number| doubts.contains(&number.name()));
+        WorkerLoad {
+            role: self.member.role,
+            ranks,
+            block_size,
+            max_num_seqs,
+            doubts_requests: is_doubted(&[Load::Running, Load::Waiting]),
+            doubts_tokens: is_doubted(&[Load::PrefillTokens, Load::Waiting, Load::PromptTokens, Load::Prompts]),
+        }
     }
 
     /// GPUs on its own page, else those of the exporter beside it.
@@ -140,9 +162,24 @@ impl Worker {
         self.sample.as_ref().map(|sample| sample.reading.limits).unwrap_or_default()
     }
 
-    /// Takes what a scrape came to; a bad one leaves the last good sample. `revision` counts what there is to tell.
-    pub fn scraped(&mut self, result: Result<Sample, Cause>, revision: &mut u64) {
-        self.tried = true;
+    /// Takes what a scrape came to that ended now, and judges anew; `revision` counts what there is to tell.
+    pub fn end_try(
+        &mut self,
+        result: Result<Sample, Cause>,
+        rule: &BusyRule,
+        (now, patience): (Duration, &Patience),
+        revision: &mut Revision,
+    ) {
+        // Time alone may have changed what is told of it since the last try.
+        let told = self.seen(now, patience);
+        self.tried_at = Some(now);
+        self.scraped(result, &mut revision.numbers);
+        let changed = self.judge(rule, now, patience);
+        revision.states += u64::from(changed || told != self.noted);
+    }
+
+    /// Takes what a scrape came to; a bad one leaves the last good sample.
+    fn scraped(&mut self, result: Result<Sample, Cause>, revision: &mut u64) {
         self.cause = result.as_ref().err().copied();
         let Ok(sample) = result else { return };
         let before = self.sample.as_ref();
@@ -163,8 +200,12 @@ impl Worker {
         self.busy = rule.thresholds.latched(&mut self.latch, rule.hysteresis, ranks, batched);
         let full = rule.saturation.worker(self.load(now, patience, WhenStale::Hold));
         self.crowded = rule.saturation.is_crowded(full, self.crowded, rule.hysteresis);
-        let seen = (self.state(now, patience), self.busy, self.crowded, self.is_stale(now, patience));
+        let seen = self.seen(now, patience);
         std::mem::replace(&mut self.noted, seen) != seen
+    }
+
+    fn seen(&self, now: Duration, patience: &Patience) -> Seen {
+        (self.state(now, patience), self.busy, self.crowded, self.is_stale(now, patience))
     }
 
     /// For the metrics page.

@@ -1,6 +1,6 @@
-//! What the engine's page says beside what the proxy was told.
+//! What the engine's page says beside what the proxy knows of it.
 //!
-//! Both change many times a second, so they are looked at again and again: what the proxy was told must have stood on the page
+//! Both change many times a second, so they are looked at again and again: what the proxy knows must have stood on the page
 //! shortly before. The page is read here by other means than in the sidecar.
 
 use std::collections::VecDeque;
@@ -33,13 +33,13 @@ pub struct Page {
     pub preemptions: u64,
 }
 
-/// What a proxy is told of it.
+/// What a proxy knows of it, by its state page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Told {
-    running: u64,
-    waiting: u64,
-    kv_used_blocks: u64,
-    kv_total_blocks: u64,
+    /// Requests that run and wait.
+    load: u64,
+    /// KV blocks in use of a thousand.
+    kv_permille: u64,
     busy: bool,
 }
 
@@ -78,28 +78,16 @@ impl Page {
     }
 
     fn as_told(&self) -> Told {
-        Told {
-            running: self.running,
-            waiting: self.waiting,
-            kv_used_blocks: (self.kv_usage * self.kv_blocks as f64).round() as u64,
-            kv_total_blocks: self.kv_blocks,
-            busy: false,
-        }
+        let used = (self.kv_usage * self.kv_blocks as f64).round() as u64;
+        Told { load: self.running + self.waiting, kv_permille: used * 1_000 / self.kv_blocks.max(1), busy: false }
     }
 }
 
 impl Told {
     fn of(state: &Value) -> Result<Self> {
-        let worker = &state["view"]["document"]["pools"][POOL]["workers"][0];
-        let rank = &worker["ranks"][0];
-        let number = |name: &str| rank[name].as_u64().with_context(|| format!("the view has no {name}: {worker}"));
-        Ok(Self {
-            running: number("running")?,
-            waiting: number("waiting")?,
-            kv_used_blocks: number("kv_used_blocks")?,
-            kv_total_blocks: number("kv_total_blocks")?,
-            busy: worker["busy"] == true,
-        })
+        let worker = &state["pools"][POOL]["workers"][0];
+        let number = |name: &str| worker[name].as_u64().with_context(|| format!("the state has no {name}: {worker}"));
+        Ok(Self { load: number("load")?, kv_permille: number("kv_permille")?, busy: worker["free"] == false })
     }
 }
 
@@ -130,7 +118,7 @@ impl Reading {
         self.busy += usize::from(told.busy);
         let Some(page) = pages.find(|page| page.as_told() == Told { busy: false, ..told }) else { return };
         self.found += 1;
-        if self.fullest.is_none_or(|(_, fullest)| fullest.kv_used_blocks < told.kv_used_blocks) {
+        if self.fullest.is_none_or(|(_, fullest)| fullest.kv_permille < told.kv_permille) {
             self.fullest = Some((*page, told));
         }
     }
@@ -141,16 +129,21 @@ impl Reading {
             self.found, self.views, self.busy
         );
         let Some((page, told)) = self.fullest else { return };
-        println!("    the fullest of them      on the page      told to the proxy");
-        println!("    running             {:>16}{:>23}", page.running, told.running);
-        println!("    waiting             {:>16}{:>23}", page.waiting, told.waiting);
-        println!("    KV use              {:>16.4}{:>16} blocks", page.kv_usage, told.kv_used_blocks);
-        println!("    KV blocks           {:>16}{:>23}", page.kv_blocks, told.kv_total_blocks);
-        println!("    busy                {:>16}{:>23}", "", told.busy);
+        println!("    the fullest of them      on the page   known to the proxy");
+        println!("    running             {:>16}", page.running);
+        println!("    waiting             {:>16}", page.waiting);
+        println!("    both                {:>16}{:>21}", page.running + page.waiting, told.load);
+        println!(
+            "    KV use of {:>4} blocks {:>13.4}{:>21.3}",
+            page.kv_blocks,
+            page.kv_usage,
+            told.kv_permille as f64 / 1e3
+        );
+        println!("    busy                {:>16}{:>21}", "", told.busy);
     }
 
     /// # Errors
-    /// When the proxy was told something else than the page says.
+    /// When the proxy knows something else than the page says.
     pub fn check(&self) -> Result<()> {
         let enough = self.views > 0 && self.found as f64 >= FOUND * self.views as f64;
         ensure!(enough, "only {} of {} views had stood on vLLM's page shortly before", self.found, self.views);
@@ -162,10 +155,10 @@ impl Reading {
 ///
 /// # Errors
 /// When it cannot be read.
-pub async fn pushed(stage: &Stage) -> Result<Vec<String>> {
+pub async fn known(stage: &Stage) -> Result<Vec<String>> {
     let state = stage.state().await?;
-    let worker = &state["view"]["document"]["pools"][POOL];
-    Ok(vec![format!("pool    {}", state["pools"][POOL]["view"]), format!("view    {worker}")])
+    let pool = &state["pools"][POOL];
+    Ok(vec![format!("pool    {}", pool["view"]), format!("worker  {}", pool["workers"][0])])
 }
 
 #[cfg(test)]
@@ -177,7 +170,9 @@ mod tests {
         let text = include_str!("../../../worker-sim/pages/vllm-0.32.prom");
         let page = Page::read(text).unwrap();
         assert_eq!((page.running, page.waiting, page.kv_blocks), (4, 4, 40));
-        assert_eq!(page.as_told().kv_used_blocks, 37);
+        assert_eq!(page.as_told(), Told { load: 8, kv_permille: 925, busy: false }, "37 of 40 blocks");
+        let state = serde_json::json!({"pools": {POOL: {"workers": [{"load": 8, "kv_permille": 925, "free": false}]}}});
+        assert_eq!(Told::of(&state).unwrap(), Told { busy: true, ..page.as_told() });
         assert!(Page::read("vllm:num_requests_running 1\n").is_err());
     }
 }

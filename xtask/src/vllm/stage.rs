@@ -106,9 +106,13 @@ impl Stage {
 
     async fn until_ready(&self) -> Result<()> {
         let deadline = Instant::now() + DEADLINE;
+        let url = format!("http://{}/v1/chat/completions", self.with);
+        let small = json!({"model": parts::MODEL, "messages": [{"role": "user", "content": "?"}], "max_tokens": 1});
         loop {
+            // A pool is on the state page when a request has asked for it, whatever has become of that.
+            self.client.post(&url).json(&small).send().await.context("the proxy has gone")?;
             let state = self.state().await?;
-            let told = state["view"]["document"]["pools"][parts::POOL]["workers"][0]["state"] == "up";
+            let told = state["pools"][parts::POOL]["workers"][0]["live"] == true;
             // The proxy sends nothing to an engine that it has not found healthy.
             let healthy = self.envoy.stat("cluster.workers.membership_healthy").await?;
             if told && healthy == 1 {
@@ -116,7 +120,7 @@ impl Stage {
             }
             ensure!(
                 Instant::now() < deadline,
-                "after {DEADLINE:?} the proxy finds {healthy} engines healthy and was told: {state}"
+                "after {DEADLINE:?} the proxy finds {healthy} engines healthy and knows: {state}"
             );
             tokio::time::sleep(GLANCE).await;
         }

@@ -109,7 +109,7 @@ pools:
         "scrape.down_after: invalid type",
         "push.heartbeat: must be at most 24h",
         "push.timeout: invalid type",
-        "proxies[4]: invalid type",
+        "proxies[4]: must be an object, which holds its token",
         "proxies[0].url: \"ftp://127.0.0.1:1\" must begin with http:// or https://",
         "proxies[5].url: \"unix:run/sluice.sock\" must name a socket by its whole path",
         "proxies[6].tls: is only for a URL that begins with https://",
@@ -227,4 +227,53 @@ fn an_interval_beyond_the_patience_is_warned_of() {
         assert!(found.len() == 1 && found[0].contains(says), "{scrape}: {found:?}");
     }
     assert_eq!(warnings("{interval: 500ms, timeout: 1900ms}"), [""; 0]);
+}
+
+#[test]
+fn no_mistake_shows_what_may_be_a_token() {
+    const REST: &str = "pools: [{name: p, workers: ['w:1']}]";
+    let proxy = |proxy: &str| format!("proxies: [{proxy}]\n{REST}");
+    let api = |api: &str| format!("api: {api}\nproxies: [{{url: 'http://p:1', token: t}}]\n{REST}");
+    for text in [
+        api("hush-hush"),
+        api("[hush-hush]"),
+        api("{hush-hush}"),
+        api("{token: {hush-hush: 1}}"),
+        format!("proxies: hush-hush\n{REST}"),
+        proxy("hush-hush"),
+        proxy("{url: 'http://p:1', token: t, hush-hush}"),
+        proxy("{url: 'http://p:1', token: [hush-hush]}"),
+        proxy("{url: 'htp://hush-hush@p:1', token: t}"),
+        proxy("{url: 'http://p:1/?token=hush-hush', token: t}"),
+        proxy("{url: 'http://a:hush-hush@p:99999', token: t}"),
+    ] {
+        let errors = Config::parse(&text).unwrap_err();
+        assert!(errors.iter().all(|error| !error.to_string().contains("hush")), "{text}: {errors:?}");
+    }
+}
+
+#[test]
+fn urls_are_shown_without_what_may_be_secret() {
+    for (url, shown) in
+        [("http://a:b@w:1/metrics?token=c#d", "http://w:1/metrics"), ("https://w:1", "https://w:1"), ("a@w:1?x", "w:1")]
+    {
+        assert_eq!(crate::config::without_secrets(url), shown);
+    }
+}
+
+#[test]
+fn pools_are_named_as_proxies_take_them() {
+    let error = |pools: &str| {
+        let text = format!("{{proxies: [{{url: 'http://p:1', token: t}}], pools: {pools}}}");
+        Config::parse(&text).err().map(|errors| errors[0].to_string()).unwrap_or_default()
+    };
+    let named = |name: &str| error(&format!("[{{name: '{name}', model: m, workers: ['w:1']}}]"));
+    assert_eq!(named(&"a".repeat(128)), "");
+    assert!(named(&"a".repeat(129)).starts_with("pools[0].name: "));
+    assert!(named("my pool").contains("\"my pool\" is no name of a pool"), "{}", named("my pool"));
+    let many: Vec<_> = (0..1_025).map(|pool| format!("{{name: p{pool}, workers: ['w:{}']}}", pool + 1)).collect();
+    assert_eq!(
+        error(&format!("[{}]", many.join(", "))),
+        "pools: 1025 pools are more than 1024, the most that proxies take"
+    );
 }

@@ -1,6 +1,6 @@
 //! Which workers EndpointSlices name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointSlice};
@@ -15,7 +15,15 @@ const ROLE: &str = "llm-d.ai/role";
 pub struct Slices<'a> {
     source: &'a Source,
     port: &'a Port,
-    by_name: BTreeMap<String, EndpointSlice>,
+    by_name: BTreeMap<String, Known>,
+}
+
+/// One slice.
+struct Known {
+    /// As it was when it last said where its workers serve.
+    slice: EndpointSlice,
+    /// It names workers and no longer says where they serve: then its last word stands.
+    lacks_port: bool,
 }
 
 impl<'a> Slices<'a> {
@@ -26,7 +34,8 @@ impl<'a> Slices<'a> {
 
     /// Takes these for all there are.
     pub fn replace(&mut self, slices: Vec<EndpointSlice>) {
-        self.by_name.clear();
+        let names: BTreeSet<_> = slices.iter().map(name_of).collect();
+        self.by_name.retain(|name, _| names.contains(name));
         for slice in slices {
             self.set(slice);
         }
@@ -35,13 +44,19 @@ impl<'a> Slices<'a> {
     /// Takes in a slice that is new or has changed. Its version, if it says one.
     pub fn set(&mut self, slice: EndpointSlice) -> Option<String> {
         let version = slice.metadata.resource_version.clone();
-        self.by_name.insert(slice.metadata.name.clone().unwrap_or_default(), slice);
+        let (name, lacks_port) = (name_of(&slice), self.port_of(&slice).is_none() && !slice.endpoints.is_empty());
+        match self.by_name.get_mut(&name) {
+            Some(known) if lacks_port => known.lacks_port = true,
+            _ => {
+                self.by_name.insert(name, Known { slice, lacks_port });
+            }
+        }
         version
     }
 
     /// Takes out a slice. Its version, if it says one.
     pub fn remove(&mut self, slice: EndpointSlice) -> Option<String> {
-        self.by_name.remove(slice.metadata.name.as_deref().unwrap_or_default());
+        self.by_name.remove(&name_of(&slice));
         slice.metadata.resource_version
     }
 
@@ -52,15 +67,13 @@ impl<'a> Slices<'a> {
     pub fn members(&self) -> (Vec<Member>, Option<LookError>) {
         let mut problem = None;
         let mut workers = BTreeMap::new();
-        for (name, slice) in &self.by_name {
-            let Some(port) = self.port_of(slice) else {
-                if !slice.endpoints.is_empty() {
-                    let port = self.port;
-                    let message = format!("EndpointSlice {name} has no TCP port {port}; set `port` to one it has");
-                    problem = Some(LookError::Unreadable(message));
-                }
-                continue;
-            };
+        for (name, Known { slice, lacks_port }) in &self.by_name {
+            if *lacks_port {
+                let port = self.port;
+                let message = format!("EndpointSlice {name} has no TCP port {port}; set `port` to one it has");
+                problem = Some(LookError::Unreadable(message));
+            }
+            let Some(port) = self.port_of(slice) else { continue };
             let role = self.role_of(slice);
             for endpoint in &slice.endpoints {
                 let Some((key, candidate)) = self.worker(endpoint, port, role) else { continue };
@@ -106,6 +119,10 @@ impl<'a> Slices<'a> {
         let member = Member { address, condition, metrics_url, hardware_url, role };
         Some((pod.unwrap_or(first), Candidate { is_v6: ip.is_ipv6(), condition, member }))
     }
+}
+
+fn name_of(slice: &EndpointSlice) -> String {
+    slice.metadata.name.clone().unwrap_or_default()
 }
 
 /// One word on a worker. Of several the least counts.

@@ -198,6 +198,33 @@ async fn a_named_port_that_is_missing_is_told_with_the_rest() {
 }
 
 #[tokio::test]
+async fn a_slice_that_loses_its_port_keeps_its_workers() {
+    let api = ApiServer::start().await;
+    let renamed = |slice: &Value| {
+        let mut slice = slice.clone();
+        slice["ports"] = json!([{"name": "web", "port": 80}]);
+        slice
+    };
+    let slice = one("a", "10.0.0.7");
+    api.list(&[renamed(&slice)]);
+    {
+        let mut unknown = news(at(api.url()), &FAST);
+        assert!(matches!(unknown.error().await, LookError::Unreadable(_)), "there is somebody, and nobody knows where");
+        api.watched().await;
+    }
+
+    api.list(std::slice::from_ref(&slice));
+    let mut news = news(at(api.url()), &FAST);
+    assert_eq!(news.members().await, [ready("10.0.0.7:8000")]);
+    api.watched().await;
+    api.event("MODIFIED", renamed(&slice));
+    let lost = news.error().await;
+    assert!(matches!(&lost, LookError::Unreadable(why) if why.contains("no TCP port http")), "{lost:?}");
+    api.event("MODIFIED", one("a", "10.0.0.8"));
+    assert_eq!(news.addresses_despite_errors().await, ["10.0.0.8:8000"]);
+}
+
+#[tokio::test]
 async fn over_tls_the_authority_is_checked_and_the_token_sent() {
     let folder = TempDir::new().unwrap();
     let own = authority();
