@@ -77,7 +77,7 @@ pub struct WorkerReport {
     pub address: String,
     /// Whether it can be given work.
     pub state: WorkerState,
-    /// Age of the numbers below when the document was sent, in milliseconds.
+    /// Age of the numbers below when the document was sent, in milliseconds; of a worker that was never read, the sidecar's.
     pub scraped_ms_ago: u64,
     /// Why the last scrape gave no numbers, in a word; absent when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -101,6 +101,8 @@ pub struct Snapshot {
     pub pools: Vec<PoolRow>,
     /// Every proxy that is known.
     pub proxies: Vec<ProxyRow>,
+    /// Time since a scrape of any worker last ended; `None` before the first.
+    pub silence: Option<Duration>,
 }
 
 /// One pool for the metrics page.
@@ -290,7 +292,11 @@ impl Table {
     /// Everything as it is at `now`.
     pub fn snapshot(&self, now: Duration) -> Snapshot {
         let row = |pool: &Pool| pool.row(now, &self.patience, self.proxies.queued(&pool.name, now));
-        Snapshot { pools: self.pools.iter().map(row).collect(), proxies: self.proxies.rows().collect() }
+        Snapshot {
+            pools: self.pools.iter().map(row).collect(),
+            proxies: self.proxies.rows().collect(),
+            silence: self.tried_at.map(|at| now.saturating_sub(at)),
+        }
     }
 
     /// The thresholds of every model, in the order of the configuration.

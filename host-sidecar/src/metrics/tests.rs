@@ -91,6 +91,7 @@ fn every_series_of_the_page() {
         "budget_queries_total{pool=\"a\",result=\"failed\"} 1",
         "configurations_total{result=\"refused\"} 1",
         "unauthorized_requests_total 1",
+        "scrape_silence_seconds 1.5",
         "worker_up{pool=\"a\",worker=\"d:1\"} 1.0",
         "worker_draining{pool=\"a\",worker=\"d:1\"} 1.0",
         "worker_draining{pool=\"a\",worker=\"w:1\"} 0.0",
