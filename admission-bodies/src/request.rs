@@ -153,10 +153,25 @@ pub struct Facts {
     pub tools: u64,
     /// What is no text.
     pub media: Media,
-    /// The longest of several prompts.
+    /// The longest of several prompts, with all that stands beside them.
     pub longest_prompt: Option<Longest>,
-    /// Answers asked for: prompts × the larger of `n` and `best_of`.
+    /// The larger of `n` and `best_of`.
+    pub answers: u64,
+    /// Prompts × answers; see [`Facts::sequences_of`].
     pub sequences: u64,
+    /// Workers read something else than what the body holds: more, such as a history that they keep, or less.
+    pub elsewhere: bool,
+}
+
+impl Facts {
+    /// Answers asked for of an API: of a chat there is one prompt, whatever else its body holds.
+    #[must_use]
+    pub fn sequences_of(&self, api: Api) -> u64 {
+        match api {
+            Api::Completions | Api::Embeddings | Api::Other => self.sequences,
+            Api::Chat | Api::Responses | Api::Messages => self.answers,
+        }
+    }
 }
 
 /// Parts of messages that are no text.

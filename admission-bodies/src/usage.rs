@@ -105,6 +105,8 @@ impl Form {
 #[derive(Clone, Debug, Default)]
 pub struct AnswerReader {
     form: Form,
+    /// See [`Self::of_several`].
+    of_several: bool,
     events: Events,
     document: Document,
 }
@@ -114,6 +116,13 @@ impl AnswerReader {
     #[must_use]
     pub fn new(form: Form) -> Self {
         Self { form, ..Self::default() }
+    }
+
+    /// The same of a request for several answers, as those of several prompts are too. Until such a stream ends each report may
+    /// be of one of them alone.
+    #[must_use]
+    pub fn of_several(form: Form) -> Self {
+        Self { form, of_several: true, ..Self::default() }
     }
 
     /// Tokens of a stream's deltas; a plain answer has none.
@@ -180,15 +189,18 @@ impl AnswerReader {
     #[must_use]
     pub fn served(&self) -> Served {
         let (seen, reported) = (self.seen(), self.document.reported());
-        let Reported { prompt, cached, .. } = *reported;
+        let is_of_one = self.of_several && self.form == Form::Stream && !self.ended();
+        let Reported { cached, .. } = *reported;
+        let prompt = reported.prompt.filter(|_| !is_of_one);
         let counts_deltas = self.form == Form::Stream && (self.document.is_known() || !self.events.had_data());
         let output = match reported.output {
-            Some(output) if reported.after_deltas < seen => Some(output.max(seen)),
+            Some(output) if is_of_one || reported.after_deltas < seen => Some(output.max(seen)),
             Some(output) => Some(output),
             None if counts_deltas => Some(seen),
             // Nothing was generated, as for embeddings.
             None => prompt.map(|_| 0),
         };
+        let cached = if prompt.is_some() { cached } else { 0 };
         Served { prompt: prompt.map(Tokens), cached: Tokens(cached), output: output.map(Tokens) }
     }
 }

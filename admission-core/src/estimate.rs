@@ -11,6 +11,7 @@ use std::rc::Rc;
 use crate::config::OutputEstimate;
 use crate::decide::Ask;
 use crate::policy::Pool;
+use crate::request::text::Features;
 use crate::request::{Api, Facts, Longest};
 use crate::units::Tokens;
 
@@ -71,14 +72,17 @@ impl Estimator {
     pub fn from_body(&self, facts: &Facts, api: Api, pool: &Pool) -> Ask {
         let weights = &self.belief.weights;
         let output_limit = facts.max_tokens.map(Tokens);
-        let prompt = weights
-            .tokens(&Inputs::new(&facts.text, facts.messages, facts.tools, api))
-            .plus(Tokens(facts.token_ids))
-            .plus(pool.media(facts.media));
-        let of_one = |one: &Longest| weights.tokens(&Inputs::of_text(&one.text)).plus(Tokens(one.token_ids));
+        let whole = |text: &Features, token_ids: u64| {
+            weights
+                .tokens(&Inputs::new(text, facts.messages, facts.tools, api))
+                .plus(Tokens(token_ids))
+                .plus(pool.media(facts.media))
+        };
+        let prompt = whole(&facts.text, facts.token_ids);
+        let of_one = |one: &Longest| whole(&one.text, one.token_ids);
         let longest_prompt = facts.longest_prompt.as_ref().map_or(prompt, of_one);
         let each = self.output_of_one(output_limit, longest_prompt, pool);
-        let output = if api == Api::Embeddings { Tokens(0) } else { each.times(facts.sequences.max(1)) };
+        let output = if api == Api::Embeddings { Tokens(0) } else { each.times(facts.sequences_of(api).max(1)) };
         Ask { prompt, longest_prompt, output, output_limit, prompt_read: true }
     }
 

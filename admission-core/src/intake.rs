@@ -398,9 +398,9 @@ impl Intake {
         Some(Asked {
             inputs: Inputs::new(&facts.text, facts.messages, facts.tools, self.arrival.api),
             token_ids: Tokens(facts.token_ids),
-            sequences: facts.sequences,
+            sequences: facts.sequences_of(self.arrival.api),
             limit: facts.max_tokens.map(Tokens),
-            plain: facts.media == Media::default(),
+            plain: facts.media == Media::default() && !facts.elsewhere,
             model: facts.model,
         })
     }

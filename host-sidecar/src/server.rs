@@ -152,7 +152,7 @@ impl IntoResponse for Refusal {
 async fn view(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Result<Response, Refusal> {
     authorize(&shared, &headers).await?;
     let now = shared.now();
-    let Snapshot { pools, proxies } = shared.read(|table| table.snapshot(now));
+    let Snapshot { pools, proxies, .. } = shared.read(|table| table.snapshot(now));
     let pools = pools.into_iter().map(|row| {
         let mut report = json!(row.report);
         if let Some(report) = report.as_object_mut() {

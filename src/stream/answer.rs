@@ -83,7 +83,8 @@ impl Stream {
             headers.remove("content-length");
             self.answer.strip = Some(Strip::default());
         }
-        self.answer.reader = Some(AnswerReader::new(form));
+        let has_several = self.asked.as_ref().is_some_and(|asked| asked.sequences > 1);
+        self.answer.reader = Some(if has_several { AnswerReader::of_several(form) } else { AnswerReader::new(form) });
     }
 
     /// A part of the answer has come, behind what the proxy holds of it; `end` with the last. Says whether it goes on.

@@ -28,6 +28,11 @@ pub(super) enum Field {
     /// Text, several texts, or token ids. Where objects stand in it, as in a call of the responses API, they are messages.
     Prompt,
     Suffix,
+    /// Token ids in place of messages.
+    TokenIds,
+    /// Says that workers read something else than what the body holds: a history of theirs, or less of the prompt. Its strings
+    /// count.
+    Elsewhere,
     /// Where it stands is noted. It counts as if it were not known: a caller may put any text there.
     Priority,
     /// Tools, declared to the model as they stand: all but blanks between their parts counts.
@@ -53,6 +58,8 @@ impl Field {
             b"system" => Self::System,
             b"prompt" | b"input" => Self::Prompt,
             b"suffix" => Self::Suffix,
+            b"input_ids" => Self::TokenIds,
+            b"previous_response_id" | b"conversation" | b"truncate_prompt_tokens" => Self::Elsewhere,
             b"priority" => Self::Priority,
             b"tools" | b"functions" => Self::Tools,
             b"response_format" | b"documents" => Self::Declarations,

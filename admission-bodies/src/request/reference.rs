@@ -162,10 +162,19 @@ pub fn facts(body: &[u8]) -> Option<Facts> {
     let Reading { mut facts, limits: [a, b, c, n, best_of], prompts, .. } = reading;
     facts.bytes = body.len() as u64;
     facts.max_tokens = a.max(b).max(c);
-    facts.sequences = (prompts.len() as u64).max(1).saturating_mul(n.max(best_of).unwrap_or(1));
+    facts.answers = n.max(best_of).unwrap_or(1);
+    facts.sequences = (prompts.len() as u64).max(1).saturating_mul(facts.answers);
     if prompts.len() > 1 {
-        let longest = prompts.into_iter().rev().max_by_key(weight);
-        facts.longest_prompt = Some(longest.filter(|longest| weight(longest) > 0).unwrap_or_default());
+        let mut listed = Longest::default();
+        for prompt in &prompts {
+            listed.text.add(&prompt.text);
+            listed.token_ids += prompt.token_ids;
+        }
+        let mut one = Longest { text: facts.text.since(&listed.text), token_ids: facts.token_ids - listed.token_ids };
+        let longest = prompts.into_iter().rev().max_by_key(weight).unwrap_or_default();
+        one.text.add(&longest.text);
+        one.token_ids += longest.token_ids;
+        facts.longest_prompt = Some(one);
     }
     Some(facts)
 }
@@ -189,7 +198,13 @@ impl Reading {
             "system" => self.chat(value, (1, false), "system"),
             "prompt" | "input" => {
                 self.prompts.clear();
+                self.facts.elsewhere |= matches!(value, Node::Object(_));
                 self.chat(value, (1, false), "prompt");
+            }
+            "input_ids" => self.token_ids(value, 1),
+            "previous_response_id" | "conversation" | "truncate_prompt_tokens" => {
+                self.facts.elsewhere |= !is_null(value);
+                self.strings(value);
             }
             "tools" | "functions" | "response_format" | "documents" => self.declared(key, value),
             "user" | "stop" | "stop_sequences" | "metadata" | "request_id" | "cache_salt" | "service_tier"
@@ -240,9 +255,7 @@ impl Reading {
                 }
             }
             Node::Literal(literal) if is_prompt && matches!(depth, 2 | 3) => {
-                if literal.value.starts_with(|first: char| first.is_ascii_digit()) {
-                    self.facts.token_ids += 1;
-                }
+                self.facts.token_ids += u64::from(literal.value != "null");
             }
             Node::Literal(_) => {}
             Node::List(list) => {
@@ -280,6 +293,7 @@ impl Reading {
     fn part(&mut self, key: &str, value: &Node, (depth, in_source): (u32, bool), field: &str) {
         let Media { images, recordings, files } = &mut self.facts.media;
         match key {
+            _ if is_null(value) => {}
             "image_url" => *images += 1,
             "input_audio" | "audio_url" => *recordings += 1,
             "file_data" | "file_id" | "file_url" | "video_url" if !in_source => *files += 1,
@@ -329,6 +343,18 @@ impl Reading {
         }
     }
 
+    fn token_ids(&mut self, value: &Node, depth: u32) {
+        match value {
+            Node::Text(text) => self.weigh(text),
+            Node::Literal(_) => self.facts.token_ids += u64::from(matches!(depth, 2 | 3) && !is_null(value)),
+            Node::List(list) => list.iter().for_each(|value| self.token_ids(value, depth + 1)),
+            Node::Object(entries) => {
+                let values = entries.iter().map(|(_, value)| value).filter(|value| !matches!(value, Node::Literal(_)));
+                values.for_each(|value| self.token_ids(value, depth + 1));
+            }
+        }
+    }
+
     fn declared(&mut self, key: &str, value: &Node) {
         let mut written = String::new();
         write(value, &mut written);
@@ -344,6 +370,10 @@ impl Reading {
             self.facts.tools += list.iter().filter(|tool| matches!(tool, Node::Object(_))).count() as u64;
         }
     }
+}
+
+fn is_null(value: &Node) -> bool {
+    matches!(value, Node::Literal(literal) if literal.value == "null")
 }
 
 /// A limit; one that is written longer than any honest one is the largest.

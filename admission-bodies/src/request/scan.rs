@@ -64,6 +64,8 @@ pub struct Scanner {
     /// Text and token ids before the prompt being read, where there is a list of them.
     before: Prompt,
     longest: Prompt,
+    /// All prompts of that list together.
+    listed: Prompt,
     limits: Limits,
     slots: Slots,
 }
@@ -178,13 +180,17 @@ impl Scanner {
     #[must_use]
     pub fn facts(&self) -> Facts {
         let text = self.text.own_features();
-        let longest = |Prompt { text: of_one, token_ids }: &Prompt| Longest {
-            text: of_one.features(&text),
-            token_ids: *token_ids,
+        // A worker may read all that stands beside its prompts into each of them.
+        let longest = || {
+            let mut one = self.text.since(&self.listed.text);
+            one.add(&self.longest.text);
+            let beside = self.facts.token_ids.saturating_sub(self.listed.token_ids);
+            Longest { text: one.features(&text), token_ids: beside.saturating_add(self.longest.token_ids) }
         };
         Facts {
             max_tokens: self.limits.max_tokens(),
-            longest_prompt: (self.prompts > 1).then(|| longest(&self.longest)),
+            longest_prompt: (self.prompts > 1).then(longest),
+            answers: self.limits.answers(),
             sequences: self.prompts.max(1).saturating_mul(self.limits.answers()),
             text,
             ..self.facts.clone()

@@ -60,6 +60,10 @@ fn the_longest_prompt_is_known_whatever_stands_beside_it() {
     let big = "word ".repeat(100);
     let padded = format!(r#"{{"prompt": ["{big}"{}], "suffix": ["", ""]}}"#, r#", "a""#.repeat(200));
     assert_eq!(longest(&padded), Some((500, 0)));
+    let beside = format!(r#"{{"messages": [{{"content": "{big}"}}], "prompt": ["a", "b", [7, 8, 9]]}}"#);
+    assert_eq!(longest(&beside), Some((500, 3)), "what stands beside them may be read into each");
+    assert_eq!(longest(&format!(r#"{{"prompt": "{big}", "input": ["a", "bc"]}}"#)), Some((502, 0)));
+    assert_eq!(longest(&format!(r#"{{"prompt": ["a", "bc"], "suffix": "{big}"}}"#)), Some((502, 0)));
     let twice = format!(r#"{{"prompt": ["a", "b"], "prompt": "{big}"}}"#);
     assert_eq!((longest(&twice), facts(&twice).sequences), (None, 1), "the last counts");
 }
@@ -139,6 +143,36 @@ fn prompts_are_text_a_list_or_token_ids() {
     let lists = read("[[1, 2], [3]]");
     assert_eq!((lists.token_ids, lists.sequences), (3, 6));
     assert_eq!(read("[]").token_ids, 0);
+    assert_eq!(read("[true, false, -0, -0.0, 5.0, 1e2, null]").token_ids, 6, "workers take these for numbers");
+    let in_place = facts(r#"{"messages": [{"role": "user", "content": "x"}], "input_ids": [1, 2, 3, "four"]}"#);
+    assert_eq!((in_place.token_ids, in_place.text.bytes()), (3, 5));
+}
+
+#[test]
+fn of_a_chat_there_is_one_prompt() {
+    let both = facts(r#"{"messages": [{"content": "x"}], "prompt": ["a", "b"], "n": 3}"#);
+    assert_eq!((both.sequences_of(Api::Completions), both.sequences_of(Api::Chat)), (6, 3));
+}
+
+#[test]
+fn what_the_body_does_not_hold_is_known_to_be_elsewhere() {
+    let elsewhere = |field: &str| facts(&format!(r#"{{"input": "x", {field}}}"#)).elsewhere;
+    for field in [
+        r#""previous_response_id": "resp_1""#,
+        r#""conversation": {"id": "conv_1"}"#,
+        r#""truncate_prompt_tokens": 5"#,
+        r#""prompt": {"id": "pmpt_1"}"#,
+    ] {
+        assert!(elsewhere(field), "{field}");
+    }
+    assert!(!elsewhere(r#""previous_response_id": null"#) && !elsewhere(r#""x": {"conversation": 1}, "prompt": "y""#));
+}
+
+#[test]
+fn null_is_no_picture() {
+    let parts = r#"{"image_url": "u", "file_id": null}, {"image_url": null, "input_audio": null, "file_data": "QUJD"}"#;
+    let media = facts(&format!(r#"{{"input": [{{"content": [{parts}]}}]}}"#)).media;
+    assert_eq!(media, Media { images: 1, recordings: 0, files: 1 });
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod names;
 use names::{Key, Name, key_of};
 
 /// Deepest nesting read; a deeper document is not read on.
-const MAX_DEPTH: usize = 64;
+const MAX_DEPTH: usize = 160;
 
 /// Reads one document after another, and keeps what they say together.
 #[derive(Clone, Debug)]

@@ -38,6 +38,26 @@ fn pieces(bytes: &[u8], seed: u64) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+#[test]
+fn reports_of_one_answer_are_not_those_of_all() {
+    let choice = |index: u64, output: u64| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":{index},\"delta\":{{\"content\":\" a\"}}}}],\
+             \"usage\":{{\"prompt_tokens\":6,\"completion_tokens\":{output}}}}}\n\n"
+        )
+    };
+    let cut: String = (1..=5).flat_map(|output| [choice(0, output), choice(1, output)]).collect();
+    let end = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":10}}\n\ndata: [DONE]\n\n";
+    let read = |answer: &str, mut reader: AnswerReader| {
+        reader.feed(answer.as_bytes());
+        reader.served()
+    };
+    let several = || AnswerReader::of_several(Form::Stream);
+    assert_eq!(read(&cut, several()), by_deltas(10), "of two prompts six tokens each, and of ten deltas five each");
+    assert_eq!(read(&(cut.clone() + end), several()), served(12, 0, 10));
+    assert_eq!(read(&cut, AnswerReader::new(Form::Stream)), served(6, 0, 5), "of one answer a report is the whole");
+}
+
 fn served(prompt: u64, cached: u64, output: u64) -> Served {
     Served { cached: Tokens(cached), ..Served::whole(Tokens(prompt), Tokens(output)) }
 }

@@ -61,6 +61,26 @@ fn token_ids_are_counted_exactly() {
 }
 
 #[test]
+fn no_list_beside_a_prompt_hides_how_long_it_is() {
+    let policy = policy();
+    let pool = policy.only_pool().unwrap();
+    let estimator = Unlearned.of(pool, None, "");
+    let long = "word ".repeat(5_000);
+    for (body, api) in [
+        (format!(r#"{{"messages": [{{"role": "user", "content": "{long}"}}], "prompt": ["a", "b"]}}"#), Api::Chat),
+        (format!(r#"{{"prompt": "{long}", "input": ["a", "b"]}}"#), Api::Completions),
+        (format!(r#"{{"prompt": ["a", "b"], "suffix": "{long}"}}"#), Api::Completions),
+        (format!(r#"{{"input": "{long}", "input_ids": [1, 2], "prompt": ["a", "b"]}}"#), Api::Responses),
+    ] {
+        let ask = estimator.from_body(&facts(&body), api, pool);
+        assert!(ask.longest_prompt.0 > 4_000 && ask.longest_prompt <= ask.prompt, "{ask:?}");
+    }
+    let several =
+        estimator.from_body(&facts(&format!(r#"{{"prompt": ["{long}", "{long}"]}}"#)), Api::Completions, pool);
+    assert!(several.longest_prompt.0 * 2 < several.prompt.0 + 100, "{several:?}");
+}
+
+#[test]
 fn size_stands_in_for_what_was_not_read() {
     let policy = policy();
     let pool = policy.only_pool().unwrap();

@@ -2,7 +2,7 @@
 
 use admission_core::estimate::{BYTES_PER_TOKEN, Batch, Experience, Family, Observed, Weights};
 use admission_core::units::Tokens;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use fastrand::Rng;
 
 use crate::figures::{Errors, Figures};
@@ -102,5 +102,7 @@ fn test(texts: &[Text], counter: &Counter, kind: &str, [family, learned]: [&Weig
         errors
             .add(truth, [learned.tokens(&read.inputs).0, family.tokens(&read.inputs).0, read.bytes / BYTES_PER_TOKEN]);
     }
+    let is_complete = errors.count() == tested || !GATED.contains(&kind);
+    ensure!(is_complete, "only {} of {tested} requests of {kind} came about: are its texts there?", errors.count());
     Ok(errors)
 }

@@ -21,7 +21,7 @@ const REPORT: &[u8] =
 const LONGEST: usize = 8_192;
 
 /// Deepest nesting that the reader follows.
-const DEEPEST: usize = 64;
+const DEEPEST: usize = 160;
 
 /// See the head of this file.
 pub fn target(data: &[u8]) {

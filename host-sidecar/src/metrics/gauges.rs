@@ -32,9 +32,10 @@ pub fn gauges(snapshot: &Snapshot, local_gpus: &[Gpu], now: Duration) -> Registr
     gpu_gauges(&mut registry, rows, local_gpus);
     proxy_gauges(&mut registry, &snapshot.proxies, now);
     let help = "Time since a scrape of any worker last ended; absent before the first";
-    let silence = registered(&mut registry, "scrape_silence_seconds", help);
     if let Some(time) = snapshot.silence {
-        silence.get_or_create(&Vec::new()).set(time.as_secs_f64());
+        let silence = Gauge::<f64, AtomicU64>::default();
+        silence.set(time.as_secs_f64());
+        registry.register("scrape_silence_seconds", help, silence);
     }
     registry
 }

@@ -60,15 +60,6 @@ impl Scanner {
             return self.field_begins();
         }
         self.inner = Inner::of_key(key);
-        if self.field.is_chat() && !self.declaration {
-            let media = &mut self.facts.media;
-            match self.inner {
-                Inner::Image => media.images = media.images.saturating_add(1),
-                Inner::Audio => media.recordings = media.recordings.saturating_add(1),
-                Inner::File | Inner::FileLink if self.sources & 1 == 0 => media.files = media.files.saturating_add(1),
-                _ => {}
-            }
-        }
     }
 
     /// Of a key that stands twice, parsers take the last.
@@ -77,12 +68,15 @@ impl Scanner {
             Field::Model => self.facts.model = None,
             Field::Stream => self.facts.stream = None,
             Field::StreamOptions => self.facts.include_usage = None,
-            Field::Prompt => (self.prompts, self.longest) = (0, Prompt::default()),
+            Field::Prompt => (self.prompts, self.longest, self.listed) = (0, Prompt::default(), Prompt::default()),
             field => self.limits.set(field, None),
         }
     }
 
     pub(super) fn value_begins(&mut self, byte: u8) {
+        if byte != b'n' {
+            self.something_begins(byte);
+        }
         let place = match (self.field, self.depth) {
             (Field::Priority, 1) => Place::Priority,
             (Field::StreamOptions, 1) if byte != b'{' => Place::Options,
@@ -90,6 +84,21 @@ impl Scanner {
             _ => return,
         };
         self.slots.value_begins(self.facts.bytes, self.depth, place);
+    }
+
+    /// A value that is not null, which says that there is none.
+    fn something_begins(&mut self, byte: u8) {
+        let is_elsewhere = self.field == Field::Elsewhere || self.field == Field::Prompt && byte == b'{';
+        self.facts.elsewhere |= self.depth == 1 && is_elsewhere;
+        if self.depth > 1 && self.in_object() && self.field.is_chat() && !self.declaration {
+            let media = &mut self.facts.media;
+            match self.inner {
+                Inner::Image => media.images = media.images.saturating_add(1),
+                Inner::Audio => media.recordings = media.recordings.saturating_add(1),
+                Inner::File | Inner::FileLink if self.sources & 1 == 0 => media.files = media.files.saturating_add(1),
+                _ => {}
+            }
+        }
     }
 
     /// The last byte of a value is the one before `behind`.
@@ -136,7 +145,13 @@ impl Scanner {
                 Inner::Type | Inner::MediaType => Use::Type,
                 Inner::Plain | Inner::Source | Inner::IncludeUsage | Inner::Declared => Use::Text,
             },
-            Field::Suffix | Field::Tools | Field::Declarations | Field::Priority | Field::Other => Use::Text,
+            Field::Suffix
+            | Field::Tools
+            | Field::Declarations
+            | Field::Priority
+            | Field::TokenIds
+            | Field::Elsewhere
+            | Field::Other => Use::Text,
             _ => Use::Nothing,
         }
     }
@@ -192,9 +207,10 @@ impl Scanner {
     }
 
     pub(super) fn literal_begins(&mut self, byte: u8) {
-        let is_token_id =
-            self.field == Field::Prompt && matches!(self.depth, 2 | 3) && !self.in_object() && !self.declaration;
-        if is_token_id && byte.is_ascii_digit() {
+        let may_be_token_ids = matches!(self.field, Field::Prompt | Field::TokenIds);
+        let is_listed = matches!(self.depth, 2 | 3) && !self.in_object() && !self.declaration;
+        // Workers take `true` and `-0` for numbers too.
+        if may_be_token_ids && is_listed && byte != b'n' {
             self.facts.token_ids = self.facts.token_ids.saturating_add(1);
         }
     }
@@ -219,6 +235,8 @@ impl Scanner {
         let text = self.text.since(&self.before.text);
         let token_ids = self.facts.token_ids.saturating_sub(self.before.token_ids);
         let this = Prompt { text, token_ids };
+        self.listed.text.add(&this.text);
+        self.listed.token_ids = self.listed.token_ids.saturating_add(token_ids);
         if this.weight() > self.longest.weight() {
             self.longest = this;
         }

@@ -6,7 +6,7 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 use super::super::reference::facts as by_tree;
 use super::super::{Facts, Scanner};
 
-const TOP: [&str; 24] = [
+const TOP: [&str; 27] = [
     "model",
     "stream",
     "stream_options",
@@ -15,6 +15,9 @@ const TOP: [&str; 24] = [
     "prompt",
     "input",
     "suffix",
+    "input_ids",
+    "conversation",
+    "previous_response_id",
     "tools",
     "functions",
     "response_format",

@@ -145,6 +145,8 @@ fn a_worker_that_refuses_is_busy_for_every_vm_until_the_next_view() {
     one.mark(&*proxy.store, &pool, A, proxy.now);
     assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy));
     push(&proxy, 2, &[(A, false), (B, true)]);
+    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy), "its scrape may be older than the refusal");
+    proxy.now = Time(proxy.now.0 + 100);
     assert!(proxy.ask(&mut two, 1).is_ok(), "the view is newer than the refusal");
     one.mark(&*proxy.store, &pool, A, proxy.now);
     proxy.now = Time(proxy.now.0 + 999);
