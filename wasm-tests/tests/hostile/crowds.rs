@@ -8,7 +8,7 @@ use wasm_tests::bootstrap;
 use wasm_tests::caller::{KeptAlive, chat, is_last};
 use wasm_tests::crowd::{self, Held};
 use wasm_tests::echo::Echo;
-use wasm_tests::rig::{MODEL, Rig, Setup, Wait};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
 
 /// Every number is another tenant and another model. `cargo run -p wasm-tests --example invented -- 100000` says what more of
 /// them come to.
@@ -24,6 +24,12 @@ async fn invented_tenants_and_models_leave_nothing_behind() {
     let rig = Rig::start(setup).await;
     let expected = |count: u64| BTreeMap::from([(Some(200), count / 2), (Some(404), count / 2)]);
     assert_eq!(crowd::invent(rig.address, 0..KNOWN).await, expected(KNOWN));
+    // Envoy shows a histogram only when it has next gathered its statistics.
+    eventually("the histograms are shown", async || {
+        let shown = rig.envoy.admin("/stats?filter=sluice_prompt_tokens").await.unwrap_or_default();
+        shown.contains("sluice_prompt_tokens").then_some(()).ok_or(shown)
+    })
+    .await;
     let (before, names) = (Held::by(&rig.envoy).await, keys_of(&rig.state().await));
     assert_eq!(crowd::invent(rig.address, KNOWN..KNOWN + MORE).await, expected(MORE));
     rig.nothing_is_held().await;
