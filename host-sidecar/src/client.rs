@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{HOST, HeaderValue};
+use hyper::http::uri::PathAndQuery;
 use hyper::{Request, StatusCode, Uri};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
@@ -32,7 +33,7 @@ type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 /// Otherwise a sidecar that was kept from running itself would take all workers for dead at once.
 const LAST_TURNS: u32 = 16;
 
-/// Reads one URL by GET; a redirect is an answer like any other.
+/// Reads pages of one server by GET; a redirect is an answer like any other.
 #[derive(Debug)]
 pub struct PageClient {
     uri: Uri,
@@ -58,7 +59,7 @@ enum Failure {
 }
 
 impl PageClient {
-    /// Of the page at an absolute URL.
+    /// Of the server of an absolute URL.
     ///
     /// # Errors
     /// It is no such URL.
@@ -69,6 +70,11 @@ impl PageClient {
         Ok(Self { uri, host, kept: None })
     }
 
+    /// The URL it was made of.
+    pub fn url(&self) -> &Uri {
+        &self.uri
+    }
+
     /// Status of one exchange that takes at most `deadline` and `limit` bytes; `take` is given the body piece by piece, as it
     /// comes. `peer` says how to connect, where there is no connection yet or it has gone.
     ///
@@ -76,12 +82,13 @@ impl PageClient {
     /// [`FetchError`]; any status is an answer.
     pub async fn get(
         &mut self,
-        peer: &Peer,
+        (peer, path): (&Peer, &PathAndQuery),
         deadline: Duration,
         limit: usize,
         take: impl FnMut(&[u8]),
     ) -> Result<StatusCode, FetchError> {
-        let (mut exchange, mut late) = (pin!(self.exchange(peer, limit, take)), pin!(tokio::time::sleep(deadline)));
+        let (mut exchange, mut late) =
+            (pin!(self.exchange((peer, path), limit, take)), pin!(tokio::time::sleep(deadline)));
         let (mut is_late, mut turns) = (false, LAST_TURNS);
         poll_fn(|context| {
             if let Poll::Ready(answer) = exchange.as_mut().poll(context) {
@@ -102,7 +109,7 @@ impl PageClient {
 
     async fn exchange(
         &mut self,
-        peer: &Peer,
+        (peer, path): (&Peer, &PathAndQuery),
         limit: usize,
         mut take: impl FnMut(&[u8]),
     ) -> Result<StatusCode, FetchError> {
@@ -110,7 +117,7 @@ impl PageClient {
         if let Some(mut kept) = self.kept.take()
             && kept.is_open().await
         {
-            match kept.exchange(self.request()?, limit, &mut take).await {
+            match kept.exchange(self.request(path)?, limit, &mut take).await {
                 // Its other end closed it while nothing was under way: no fault of anybody.
                 Err(Failure::Unanswered(_)) => {}
                 Err(Failure::Answered(error)) => return Err(error),
@@ -121,7 +128,7 @@ impl PageClient {
             }
         }
         let mut fresh = Connection::open(peer, self.uri.clone()).await.map_err(FetchError::Connection)?;
-        match fresh.exchange(self.request()?, limit, &mut take).await {
+        match fresh.exchange(self.request(path)?, limit, &mut take).await {
             Err(Failure::Unanswered(cause)) => Err(FetchError::Connection(cause)),
             Err(Failure::Answered(error)) => Err(error),
             Ok(answer) => {
@@ -131,9 +138,8 @@ impl PageClient {
         }
     }
 
-    fn request(&self) -> Result<Request<Empty<Bytes>>, FetchError> {
-        let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
-        Request::get(path).header(HOST, self.host.clone()).body(Empty::new()).map_err(connection)
+    fn request(&self, path: &PathAndQuery) -> Result<Request<Empty<Bytes>>, FetchError> {
+        Request::get(path.as_str()).header(HOST, self.host.clone()).body(Empty::new()).map_err(connection)
     }
 }
 

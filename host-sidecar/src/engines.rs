@@ -90,6 +90,17 @@ impl Engine {
             Self::Custom(mapping) => mapping.wants(name),
         }
     }
+
+    /// Names of all series that are read from its page, where the page is written by Python's Prometheus client, which leaves out
+    /// all others when it is asked for these; of other engines nothing.
+    pub fn names(&self) -> Vec<&'static str> {
+        match self {
+            Self::Vllm => vllm::names().collect(),
+            Self::Sglang => sglang::names().collect(),
+            Self::Trtllm => trtllm::names().collect(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// What `page` says if it is `engine`'s.
@@ -169,6 +180,19 @@ impl Reader {
         reading
     }
 
+    /// Which of these names of series stand on the page that has been read last.
+    pub fn found(&mut self, names: &[&'static str]) -> Vec<&'static str> {
+        let mut kept = std::mem::take(&mut self.page);
+        let mut stands = vec![false; names.len()];
+        for (at, _) in samples(&page::text(kept.end()), "", |name| names.iter().position(|known| *known == name)) {
+            if let Some(stands) = stands.get_mut(at) {
+                *stands = true;
+            }
+        }
+        self.page = kept;
+        names.iter().zip(stands).filter_map(|(name, stands)| stands.then_some(*name)).collect()
+    }
+
     /// What `page` says if it is `configured`'s or, without that, the engine's that it is recognised by. One that has been
     /// recognised is looked for anew only when its page can no longer be read as such: the worker may have been replaced.
     ///
@@ -213,6 +237,11 @@ fn engine_of(name: &str) -> Option<Engine> {
         _ if dynamo::is_load(name) => Engine::Dynamo,
         _ => return None,
     })
+}
+
+/// What a table says of a name.
+fn in_table<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
+    table.iter().find(|(known, _)| *known == name).map(|(_, what)| *what)
 }
 
 /// Notes what a page of one rank says, by a table of names.

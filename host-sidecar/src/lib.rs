@@ -18,6 +18,7 @@ pub mod config;
 pub mod courier;
 pub mod discovery;
 pub mod engines;
+mod excerpt;
 mod fetch;
 mod hardware;
 mod metrics;

@@ -34,6 +34,7 @@ pub struct Counters {
     registry: Registry,
     scrapes: Counts,
     scrape_seconds: Family<Labels, Histogram, fn() -> Histogram>,
+    scraped_bytes: Counts,
     lookups: Counts,
     queries: Counts,
     pushes: Counts,
@@ -48,6 +49,7 @@ pub struct Counters {
 enum Series {
     Scrapes(Labels),
     ScrapeSeconds(Labels),
+    ScrapedBytes(Labels),
     Lookups(Labels),
     Queries(Labels),
     Pushes(Labels),
@@ -61,6 +63,7 @@ impl Counters {
         let counters = Self {
             scrapes: counts(&mut registry, "scrapes", "Scrapes of workers, by how they ended"),
             scrape_seconds: Family::new_with_constructor(seconds),
+            scraped_bytes: counts(&mut registry, "scraped_bytes", "Bytes of metrics pages received from workers"),
             lookups: counts(&mut registry, "discovery_lookups", "Looks for workers, by how they ended"),
             queries: counts(&mut registry, "budget_queries", "Questions for a dispatch budget, by how they ended"),
             pushes: counts(&mut registry, "pushes", "Views pushed to proxies, by what became of them"),
@@ -95,6 +98,7 @@ impl Counters {
             match gone {
                 Series::Scrapes(labels) => self.scrapes.remove(labels),
                 Series::ScrapeSeconds(labels) => self.scrape_seconds.remove(labels),
+                Series::ScrapedBytes(labels) => self.scraped_bytes.remove(labels),
                 Series::Lookups(labels) => self.lookups.remove(labels),
                 Series::Queries(labels) => self.queries.remove(labels),
                 Series::Pushes(labels) => self.pushes.remove(labels),
@@ -104,6 +108,7 @@ impl Counters {
             match new {
                 Series::Scrapes(labels) => drop(self.scrapes.get_or_create(labels)),
                 Series::ScrapeSeconds(labels) => drop(self.scrape_seconds.get_or_create(labels)),
+                Series::ScrapedBytes(labels) => drop(self.scraped_bytes.get_or_create(labels)),
                 Series::Lookups(labels) => drop(self.lookups.get_or_create(labels)),
                 Series::Queries(labels) => drop(self.queries.get_or_create(labels)),
                 Series::Pushes(labels) => drop(self.pushes.get_or_create(labels)),
@@ -118,10 +123,12 @@ impl Counters {
             let counter = self.scrapes.get(&with(("pool", pool), "result", result));
             (result, counter.map(|counter| counter.clone()).unwrap_or_default())
         };
-        let seconds = self.scrape_seconds.get(&vec![("pool", pool.to_owned())]);
+        let pool = vec![("pool", pool.to_owned())];
+        let (seconds, bytes) = (self.scrape_seconds.get(&pool), self.scraped_bytes.get(&pool));
         ScrapeCounters {
             results: scrape::LABELS.map(result),
             seconds: seconds.map_or_else(|| Histogram::new(SCRAPE_SECONDS), |seconds| seconds.clone()),
+            bytes: bytes.map(|bytes| bytes.clone()).unwrap_or_default(),
         }
     }
 
@@ -169,9 +176,15 @@ impl Counters {
 pub struct ScrapeCounters {
     results: [(&'static str, Counter); scrape::LABELS.len()],
     seconds: Histogram,
+    bytes: Counter,
 }
 
 impl ScrapeCounters {
+    /// Some of a page has come.
+    pub fn received(&self, bytes: usize) {
+        self.bytes.inc_by(bytes as u64);
+    }
+
     /// One scrape ended.
     pub fn scraped(&self, result: &'static str, took: Duration) {
         if let Some((_, counter)) = self.results.iter().find(|(label, _)| *label == result) {
@@ -207,6 +220,7 @@ fn series(config: &Config) -> Vec<Series> {
     let mut all = Vec::new();
     for pool in &config.pools {
         all.push(Series::ScrapeSeconds(vec![("pool", pool.name.clone())]));
+        all.push(Series::ScrapedBytes(vec![("pool", pool.name.clone())]));
         all.extend(scrape::LABELS.map(|result| Series::Scrapes(with(("pool", &pool.name), "result", result))));
         for source in &pool.discover {
             let lookup = |result| Series::Lookups(lookup(&pool.name, &source.name(), result));

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use hyper::http::uri::PathAndQuery;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use crate::client::PageClient;
 use crate::config;
 use crate::engines::{Engine, PageError, Reader};
+use crate::excerpt::Excerpts;
 use crate::fetch::{FetchError, Peer, exchange};
 use crate::metrics::ScrapeCounters;
 use crate::reading::Reading;
@@ -32,11 +34,18 @@ pub enum ScrapeError {
 /// One worker's scrapes.
 struct Scraper {
     target: Target,
-    connection: Option<(PageClient, Arc<Peer>)>,
+    source: Option<Source>,
     reader: Reader,
     /// What the log was last told, and when.
     said: Option<(Seen, Instant)>,
     counters: ScrapeCounters,
+}
+
+/// Where its pages come from.
+struct Source {
+    client: PageClient,
+    excerpts: Excerpts,
+    made_by: Arc<Peer>,
 }
 
 /// What a scrape comes to, as far as the log is told.
@@ -57,7 +66,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// the next of the same worker. Workers are spread over the interval, so that their pages do not all come at once.
 pub async fn run(shared: Arc<Shared>, target: Target) {
     let counters = shared.counters.of_scrapes(&target.worker.pool);
-    let mut scraper = Scraper { target, connection: None, reader: Reader::default(), said: None, counters };
+    let mut scraper = Scraper { target, source: None, reader: Reader::default(), said: None, counters };
     let mut configured = shared.configured();
     let mut interval = Duration::ZERO;
     let mut next = Instant::now();
@@ -99,24 +108,36 @@ impl Scraper {
         true
     }
 
+    /// An excerpt where the worker gives one, else the whole page, together within the deadline.
     async fn fetch(
         &mut self,
         peer: &Arc<Peer>,
         deadline: Duration,
         engine: Option<&Engine>,
     ) -> Result<Reading, ScrapeError> {
-        let client = match &mut self.connection {
-            Some((client, made_by)) if Arc::ptr_eq(made_by, peer) => client,
-            stale => {
-                let client = PageClient::new(&self.target.metrics_url).map_err(ScrapeError::Fetch)?;
-                &mut stale.insert((client, Arc::clone(peer))).0
-            }
+        let began = Instant::now();
+        let Self { target, source, reader, counters, .. } = self;
+        let Source { client, excerpts, .. } = match source {
+            Some(source) if Arc::ptr_eq(&source.made_by, peer) => source,
+            stale => stale.insert(Source::new(&target.metrics_url, peer).map_err(ScrapeError::Fetch)?),
         };
-        self.reader.begin();
-        let take = |piece: &[u8]| self.reader.push(engine, piece);
-        let status = client.get(peer, deadline, MAX_PAGE_BYTES, take).await.map_err(ScrapeError::Fetch)?;
-        ok(status)?;
-        self.reader.end(engine).map_err(ScrapeError::Page)
+        if let Some(excerpt) = excerpts.excerpt() {
+            match read(client, (peer, &excerpt.path), deadline, (engine, reader), counters).await {
+                Ok(reading) if excerpts.read_excerpt(|names| reader.found(names)) => return Ok(reading),
+                Err(error @ ScrapeError::Fetch(_)) => {
+                    excerpts.forget();
+                    return Err(error);
+                }
+                Ok(_) | Err(_) => excerpts.are_useless(),
+            }
+        }
+        let left = deadline.saturating_sub(began.elapsed());
+        let result = read(client, (peer, excerpts.whole()), left, (engine, reader), counters).await;
+        match &result {
+            Ok(reading) => excerpts.read_whole(&reading.engine.names(), |names| reader.found(names)),
+            Err(_) => excerpts.forget(),
+        }
+        result
     }
 
     fn log_change(&mut self, result: &Result<Reading, ScrapeError>) {
@@ -138,6 +159,31 @@ impl Scraper {
         }
         self.said = Some((seen, Instant::now()));
     }
+}
+
+impl Source {
+    fn new(url: &str, peer: &Arc<Peer>) -> Result<Self, FetchError> {
+        let client = PageClient::new(url)?;
+        Ok(Self { excerpts: Excerpts::of(client.url()), client, made_by: Arc::clone(peer) })
+    }
+}
+
+/// What the page below one path says.
+async fn read(
+    client: &mut PageClient,
+    of: (&Peer, &PathAndQuery),
+    deadline: Duration,
+    (engine, reader): (Option<&Engine>, &mut Reader),
+    counters: &ScrapeCounters,
+) -> Result<Reading, ScrapeError> {
+    reader.begin();
+    let take = |piece: &[u8]| {
+        counters.received(piece.len());
+        reader.push(engine, piece);
+    };
+    let status = client.get(of, deadline, MAX_PAGE_BYTES, take).await.map_err(ScrapeError::Fetch)?;
+    ok(status)?;
+    reader.end(engine).map_err(ScrapeError::Page)
 }
 
 impl Seen {

@@ -17,6 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
+use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -27,9 +28,8 @@ use serde_json::json;
 
 use crate::arrivals::Arrivals;
 use crate::hub::Hub;
-use crate::page;
 use crate::stats::{Door, Seat};
-use crate::{Config, Fault, Stats};
+use crate::{Config, Fault, Stats, excerpt, page};
 use refusal::Refusal;
 use reply::Envelope;
 use request::{Api, Job};
@@ -130,6 +130,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(models))
         .route("/health", get(|| async {}))
         .route("/metrics", get(metrics))
+        .route("/metrics/", get(metrics))
         .route("/sim/stats", get(|State(app): State<Arc<App>>| async move { Json(app.stats()) }))
         .route("/sim/arrivals", get(arrivals).delete(forget_arrivals))
         .route("/sim/faults", post(faults))
@@ -206,14 +207,18 @@ async fn models(State(app): State<Arc<App>>) -> Response {
     Json(json!({"object": "list", "data": [model]})).into_response()
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Response {
+async fn metrics(State(app): State<Arc<App>>, uri: Uri) -> Response {
     if app.has(Fault::HangMetrics) {
         pending::<()>().await;
     }
     let page = if app.has(Fault::GarbageMetrics) {
         Body::from(page::garbage())
     } else {
-        Body::from(page::render(&app.config, app.started, &app.hub.snapshots()))
+        let page = page::render(&app.config, app.started, &app.hub.snapshots());
+        Body::from(match excerpt::names(&uri) {
+            Some(names) => excerpt::of(&page, &names),
+            None => page,
+        })
     };
     ([(CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page).into_response()
 }

@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
@@ -24,7 +25,7 @@ mod pieces;
 mod template;
 
 use pieces::Pieces;
-use template::{Numbers, Template};
+use template::{Numbers, Templates};
 
 /// Rest after a failed accept, so that a lack of descriptors does not keep a core busy.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -48,13 +49,14 @@ pub enum Pace {
 /// Workers on a thread of their own. They end when this is dropped.
 pub struct Fleet {
     workers: Vec<Arc<FleetWorker>>,
+    templates: Arc<Templates>,
     runtime: Option<Runtime>,
 }
 
 /// One of them.
 pub struct FleetWorker {
     address: SocketAddr,
-    template: Arc<Template>,
+    templates: Arc<Templates>,
     state: Mutex<State>,
 }
 
@@ -85,12 +87,12 @@ impl Fleet {
     /// When there are not that many ports, or descriptors: each worker takes one, and one for each connection.
     pub fn start(workers: usize) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("fleet").enable_all().build()?;
-        let template = Arc::new(Template::of_vllm());
-        let mut fleet = Self { workers: Vec::with_capacity(workers), runtime: None };
+        let templates = Arc::<Templates>::default();
+        let mut fleet = Self { workers: Vec::with_capacity(workers), templates, runtime: None };
         for _ in 0..workers {
             let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
             listener.set_nonblocking(true)?;
-            let worker = Arc::new(FleetWorker::new(listener.local_addr()?, Arc::clone(&template)));
+            let worker = Arc::new(FleetWorker::new(listener.local_addr()?, Arc::clone(&fleet.templates)));
             let listener = {
                 let _context = runtime.enter();
                 TcpListener::from_std(listener)?
@@ -100,6 +102,11 @@ impl Fleet {
         }
         fleet.runtime = Some(runtime);
         Ok(fleet)
+    }
+
+    /// From now on all send the whole page, whatever series are asked for.
+    pub fn ignore_names(&self) {
+        self.templates.ignores_names.store(true, Ordering::Relaxed);
     }
 
     /// All of them.
@@ -119,10 +126,10 @@ impl Drop for Fleet {
 }
 
 impl FleetWorker {
-    fn new(address: SocketAddr, template: Arc<Template>) -> Self {
+    fn new(address: SocketAddr, templates: Arc<Templates>) -> Self {
         let (pace, kv_usage) = (Pace::Prompt, 0.0);
         let state = State { pace, kv_usage, shown_at: None, asked_at: None, seen: Seen::default() };
-        Self { address, template, state: Mutex::new(state) }
+        Self { address, templates, state: Mutex::new(state) }
     }
 
     /// Where it listens.
@@ -155,9 +162,9 @@ impl FleetWorker {
         std::mem::take(&mut self.lock().seen)
     }
 
-    async fn answer(&self) -> Response<Pieces> {
+    async fn answer(&self, request: &Uri) -> Response<Pieces> {
         let (numbers, pace) = self.asked(Instant::now());
-        let page = self.template.filled(numbers);
+        let page = self.templates.of(request).filled(numbers);
         let body = match pace {
             Pace::Prompt => Pieces::at_once(page),
             Pace::Late(delay) => {
@@ -208,9 +215,9 @@ async fn run(listener: TcpListener, worker: Arc<FleetWorker>) {
 
 async fn converse(stream: TcpStream, worker: Arc<FleetWorker>) {
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |_: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let worker = Arc::clone(&worker);
-        async move { Ok::<_, Infallible>(worker.answer().await) }
+        async move { Ok::<_, Infallible>(worker.answer(request.uri()).await) }
     });
     // An error here is a client that left; the connection is over.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;

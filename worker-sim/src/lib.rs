@@ -24,6 +24,7 @@ mod api;
 mod arrivals;
 mod config;
 mod cost;
+mod excerpt;
 mod histogram;
 mod hub;
 mod page;

@@ -160,6 +160,17 @@ async fn a_hung_request_is_never_answered_and_ends_with_its_client() {
 }
 
 #[tokio::test]
+async fn some_series_can_be_asked_for_below_the_metrics_page() {
+    let worker = Worker::start(Config::default()).await.unwrap();
+    let names = "name[]=vllm:num_requests_running&name[]=vllm:request_prompt_tokens_sum";
+    let lines = |page: String| page.lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(lines(get_text(&worker, &format!("/metrics/?{names}")).await), 2);
+    let whole = lines(get_text(&worker, "/metrics/").await);
+    assert!(whole > 50);
+    assert_eq!(lines(get_text(&worker, &format!("/metrics?{names}")).await), whole, "as vLLM does");
+}
+
+#[tokio::test]
 async fn the_metrics_page_can_be_garbage_or_never_come() {
     let worker = Worker::start(Config { faults: vec![Fault::GarbageMetrics], ..fast() }).await.unwrap();
     let page = reqwest::get(format!("{}/metrics", worker.url())).await.unwrap().bytes().await.unwrap();

@@ -14,7 +14,7 @@ mod effect;
 mod figures;
 mod stage;
 
-use figures::{Details, Figures, Gaps};
+use figures::{Details, Figures, Gaps, WholePages};
 use stage::{Programs, Stage};
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -37,6 +37,8 @@ struct Pace {
     window: Duration,
     /// In which some workers are slow.
     slow_window: Duration,
+    /// In which all workers send whole pages.
+    whole_window: Duration,
 }
 
 /// Builds what is needed, measures, prints a table and writes the figures.
@@ -65,8 +67,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 async fn measure(programs: &Programs, quick: bool) -> Result<Figures> {
     let seconds = Duration::from_secs;
     let pace = match quick {
-        true => Pace { warm_up: seconds(2), window: seconds(5), slow_window: seconds(2) },
-        false => Pace { warm_up: seconds(5), window: seconds(40), slow_window: seconds(10) },
+        true => Pace { warm_up: seconds(2), window: seconds(5), slow_window: seconds(2), whole_window: seconds(2) },
+        false => Pace { warm_up: seconds(5), window: seconds(40), slow_window: seconds(10), whole_window: seconds(10) },
     };
     println!("\n{} workers, one sidecar, one proxy; {pace:?}", stage::WORKERS);
     let stage = Stage::start(programs).await?;
@@ -74,10 +76,8 @@ async fn measure(programs: &Programs, quick: bool) -> Result<Figures> {
 
     println!("    one worker turns busy and free again …");
     let first_connections = stage.take_seen().connections;
-    let (before, began) = (process::cpu_time(stage.sidecar.id()?)?, Instant::now());
-    let effects = effect::measure(&stage, pace.window).await;
+    let (effects, cost) = Cost::of(&stage, effect::measure(&stage, pace.window)).await?;
     let effects = effects.with_context(|| format!("the sidecar's last words:\n{}", stage.log_end()))?;
-    let (cpu, took) = (process::cpu_time(stage.sidecar.id()?)?.saturating_sub(before), began.elapsed());
     let seen = stage.take_seen();
 
     println!("    three workers are late, trickle and hang …");
@@ -88,16 +88,29 @@ async fn measure(programs: &Programs, quick: bool) -> Result<Figures> {
     let with_slow = stage.take_seen();
     ensure!(!seen.gaps.is_empty() && !with_slow.gaps.is_empty(), "no worker was read twice");
 
+    println!("    all workers send whole pages whatever is asked for …");
+    stage.send_whole_pages();
+    drop(stage.take_seen());
+    let ((), whole) = Cost::of(&stage, tokio::time::sleep(pace.whole_window)).await?;
+    let whole_scrapes = stage.take_seen().asked;
+
     let page = page(&stage.sidecar).await?;
     Ok(Figures {
-        cores: cpu.as_secs_f64() / took.as_secs_f64(),
+        cores: cost.cores(),
         rss_mib: process::peak_resident_bytes(stage.sidecar.id()?)? as f64 / MIB,
         effect_p99_ms: effects.p99_ms,
         details: Details {
             workers: stage::WORKERS,
-            window_s: took.as_secs_f64(),
-            scrapes_per_s: seen.asked as f64 / took.as_secs_f64(),
-            cpu_us_a_scrape: cpu.as_secs_f64() * 1e6 / seen.asked as f64,
+            window_s: cost.took.as_secs_f64(),
+            scrapes_per_s: seen.asked as f64 / cost.took.as_secs_f64(),
+            cpu_us_a_scrape: cost.cpu.as_secs_f64() * 1e6 / seen.asked as f64,
+            bytes_a_scrape: cost.bytes as f64 / seen.asked as f64,
+            whole_pages: WholePages {
+                cores: whole.cores(),
+                scrapes_per_s: whole_scrapes as f64 / whole.took.as_secs_f64(),
+                cpu_us_a_scrape: whole.cpu.as_secs_f64() * 1e6 / whole_scrapes as f64,
+                bytes_a_scrape: whole.bytes as f64 / whole_scrapes as f64,
+            },
             connections: first_connections + seen.connections,
             new_connections_in_window: seen.connections,
             failed_scrapes_a_slow_worker_apart: count(&page, "sluice_sidecar_scrapes_total{", |line| {
@@ -110,6 +123,33 @@ async fn measure(programs: &Programs, quick: bool) -> Result<Figures> {
             quick,
         },
     })
+}
+
+/// What the sidecar took in some time.
+struct Cost {
+    cpu: Duration,
+    took: Duration,
+    /// Of workers' pages.
+    bytes: u64,
+}
+
+impl Cost {
+    /// While something else is done.
+    async fn of<T>(stage: &Stage, work: impl Future<Output = T>) -> Result<(T, Self)> {
+        let spent = async || -> Result<_> {
+            let bytes = count(&page(&stage.sidecar).await?, "sluice_sidecar_scraped_bytes_total{", |_| true)?;
+            Ok((process::cpu_time(stage.sidecar.id()?)?, bytes, Instant::now()))
+        };
+        let (cpu_before, bytes_before, began) = spent().await?;
+        let result = work.await;
+        let (cpu, bytes, ended) = spent().await?;
+        let cost = Self { cpu: cpu.saturating_sub(cpu_before), took: ended - began, bytes: bytes - bytes_before };
+        Ok((result, cost))
+    }
+
+    fn cores(&self) -> f64 {
+        self.cpu.as_secs_f64() / self.took.as_secs_f64()
+    }
 }
 
 /// The sidecar's own metrics.

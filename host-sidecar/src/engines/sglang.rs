@@ -9,11 +9,11 @@
 //!   takes the counters `prompt_tokens_total` and `num_requests_total`, each over all its series.
 //! - Of its limits it tells the page size and, since 0.5.11, the context length.
 
-use super::PageError;
 use super::sheet::{Limit, Load, Order, Sheet, Sum, number_in, rank_of};
+use super::{PageError, in_table};
 use crate::page::{Sample, samples};
 
-/// The series that matter.
+/// What a series tells.
 #[derive(Clone, Copy)]
 enum Series {
     Load(Load),
@@ -61,24 +61,31 @@ pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
     Ok(())
 }
 
+/// The series that matter, by their names.
+const SERIES: [(&str, Series); 9] = [
+    ("sglang:num_running_reqs", Series::Load(Load::Running)),
+    ("sglang:num_queue_reqs", Series::Load(Load::Waiting)),
+    ("sglang:token_usage", Series::Load(Load::KvShare)),
+    ("sglang:num_pages", Series::Load(Load::KvTotal)),
+    ("sglang:page_size", Series::Limit(Limit::BlockSize)),
+    ("sglang:context_len", Series::Limit(Limit::MaxModelLen)),
+    ("sglang:cache_config_info", Series::CacheConfig),
+    ("sglang:prompt_tokens_total", Series::PromptTokens),
+    ("sglang:num_requests_total", Series::Prompts),
+];
+
+/// Names of the series that are read.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    SERIES.iter().map(|(name, _)| *name)
+}
+
 /// Whether a series of this name is read.
 pub fn wants(name: &str) -> bool {
     name.starts_with("sglang:") && series(name).is_some()
 }
 
 fn series(name: &str) -> Option<Series> {
-    Some(match name {
-        "sglang:num_running_reqs" => Series::Load(Load::Running),
-        "sglang:num_queue_reqs" => Series::Load(Load::Waiting),
-        "sglang:token_usage" => Series::Load(Load::KvShare),
-        "sglang:num_pages" => Series::Load(Load::KvTotal),
-        "sglang:page_size" => Series::Limit(Limit::BlockSize),
-        "sglang:context_len" => Series::Limit(Limit::MaxModelLen),
-        "sglang:cache_config_info" => Series::CacheConfig,
-        "sglang:prompt_tokens_total" => Series::PromptTokens,
-        "sglang:num_requests_total" => Series::Prompts,
-        _ => return None,
-    })
+    in_table(&SERIES, name)
 }
 
 /// Which of a rank's processes a sample is from.

@@ -360,3 +360,38 @@ fn an_engine_whose_gauges_appear_beside_dynamos_is_recognised() {
     assert_eq!(reader.read(None, DYNAMO_VLLM).unwrap().engine, Engine::Vllm);
     assert_eq!(reader.read(None, DYNAMO_WORKER).unwrap().engine, Engine::Dynamo);
 }
+
+/// What a server sends that is asked for the names of the page's engine.
+fn excerpt(page: &str, names: &[&str]) -> String {
+    let name_of = |line: &str| line.split(['{', ' ']).next().unwrap_or_default().to_owned();
+    page.split_inclusive('\n').filter(|line| names.contains(&name_of(line).as_str())).collect()
+}
+
+#[test]
+fn the_series_that_are_asked_for_say_all_that_the_page_says() {
+    for page in [VLLM_IDLE, VLLM_BUSY, VLLM_TWO, SGLANG, SGLANG_TWO, SGLANG_LABELS, TRTLLM, TRTLLM_OLD] {
+        let whole = auto(page);
+        let names = whole.engine.names();
+        assert!(names.iter().all(|name| whole.engine.wants(name)) && names.len() >= 7);
+        let part = excerpt(page, &names);
+        assert!(part.len() < page.len());
+        assert_eq!(auto(&part), whole);
+    }
+    for engine in [Engine::Triton, Engine::Tgi, Engine::Llamacpp, Engine::Dynamo] {
+        assert!(engine.names().is_empty(), "{} is not written by Python's client", engine.name());
+    }
+}
+
+#[test]
+fn names_are_found_on_the_page_read_last() {
+    let mut reader = Reader::default();
+    reader.begin();
+    reader.push(None, VLLM_BUSY.as_bytes());
+    reader.end(None).unwrap();
+    let names = Engine::Vllm.names();
+    let found = reader.found(&names);
+    assert_eq!(names.len() - found.len(), 1, "an older name of the KV share is not on it");
+    assert!(!found.contains(&"vllm:gpu_cache_usage_perc"));
+    reader.begin();
+    assert!(reader.found(&names).is_empty());
+}

@@ -4,11 +4,11 @@
 //! - Prefill tokens are those of the step under way; prompts that wait are not in them.
 //! - Of its limits it tells all but the longest sequence. Older builds tell shares and requests alone.
 
-use super::PageError;
 use super::sheet::{Limit, Load, Sheet};
+use super::{PageError, in_table};
 use crate::page::samples;
 
-/// The series that matter.
+/// What a series tells.
 #[derive(Clone, Copy)]
 enum Series {
     Load(Load),
@@ -29,22 +29,29 @@ pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
     Ok(())
 }
 
+/// The series that matter, by their names.
+const SERIES: [(&str, Series); 9] = [
+    ("trtllm_num_requests_running", Series::Load(Load::Running)),
+    ("trtllm_num_requests_waiting", Series::Load(Load::Waiting)),
+    ("trtllm_kv_cache_utilization", Series::Load(Load::KvShare)),
+    ("trtllm_kv_cache_used_blocks", Series::Load(Load::KvUsed)),
+    ("trtllm_kv_cache_max_blocks", Series::Load(Load::KvTotal)),
+    ("trtllm_total_context_tokens", Series::Load(Load::PrefillTokens)),
+    ("trtllm_kv_cache_tokens_per_block", Series::Limit(Limit::BlockSize)),
+    ("trtllm_max_batch_size_runtime", Series::Limit(Limit::MaxNumSeqs)),
+    ("trtllm_max_num_tokens_runtime", Series::Limit(Limit::MaxNumBatchedTokens)),
+];
+
+/// Names of the series that are read.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    SERIES.iter().map(|(name, _)| *name)
+}
+
 /// Whether a series of this name is read.
 pub fn wants(name: &str) -> bool {
     name.starts_with("trtllm_") && series(name).is_some()
 }
 
 fn series(name: &str) -> Option<Series> {
-    Some(match name {
-        "trtllm_num_requests_running" => Series::Load(Load::Running),
-        "trtllm_num_requests_waiting" => Series::Load(Load::Waiting),
-        "trtllm_kv_cache_utilization" => Series::Load(Load::KvShare),
-        "trtllm_kv_cache_used_blocks" => Series::Load(Load::KvUsed),
-        "trtllm_kv_cache_max_blocks" => Series::Load(Load::KvTotal),
-        "trtllm_total_context_tokens" => Series::Load(Load::PrefillTokens),
-        "trtllm_kv_cache_tokens_per_block" => Series::Limit(Limit::BlockSize),
-        "trtllm_max_batch_size_runtime" => Series::Limit(Limit::MaxNumSeqs),
-        "trtllm_max_num_tokens_runtime" => Series::Limit(Limit::MaxNumBatchedTokens),
-        _ => return None,
-    })
+    in_table(&SERIES, name)
 }

@@ -8,11 +8,11 @@
 //!   unknown until one has, and without prompts that are already in prefill.
 //! - Of its limits it tells the block size alone.
 
-use super::PageError;
 use super::sheet::{Limit, Load, Sheet, number_in, rank_of};
+use super::{PageError, in_table};
 use crate::page::samples;
 
-/// The series that matter.
+/// What a series tells.
 #[derive(Clone, Copy)]
 enum Series {
     Load(Load),
@@ -45,19 +45,27 @@ pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
     Ok(())
 }
 
+/// The series that matter, by their names.
+const SERIES: [(&str, Series); 7] = [
+    ("vllm:num_requests_running", Series::Load(Load::Running)),
+    ("vllm:num_requests_waiting", Series::Load(Load::Waiting)),
+    ("vllm:kv_cache_usage_perc", Series::Load(Load::KvShare)),
+    ("vllm:gpu_cache_usage_perc", Series::Load(Load::KvShare)),
+    ("vllm:request_prompt_tokens_sum", Series::Load(Load::PromptTokens)),
+    ("vllm:request_prompt_tokens_count", Series::Load(Load::Prompts)),
+    ("vllm:cache_config_info", Series::CacheConfig),
+];
+
+/// Names of the series that are read.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    SERIES.iter().map(|(name, _)| *name)
+}
+
 /// Whether a series of this name is read.
 pub fn wants(name: &str) -> bool {
     name.starts_with("vllm:") && series(name).is_some()
 }
 
 fn series(name: &str) -> Option<Series> {
-    Some(Series::Load(match name {
-        "vllm:num_requests_running" => Load::Running,
-        "vllm:num_requests_waiting" => Load::Waiting,
-        "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" => Load::KvShare,
-        "vllm:request_prompt_tokens_sum" => Load::PromptTokens,
-        "vllm:request_prompt_tokens_count" => Load::Prompts,
-        "vllm:cache_config_info" => return Some(Series::CacheConfig),
-        _ => return None,
-    }))
+    in_table(&SERIES, name)
 }

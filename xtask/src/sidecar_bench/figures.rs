@@ -27,6 +27,9 @@ pub struct Details {
     pub window_s: f64,
     pub scrapes_per_s: f64,
     pub cpu_us_a_scrape: f64,
+    pub bytes_a_scrape: f64,
+    /// Of engines that do not leave out what is not asked for.
+    pub whole_pages: WholePages,
     /// Since the start.
     pub connections: u64,
     pub new_connections_in_window: u64,
@@ -36,6 +39,15 @@ pub struct Details {
     pub gaps: Gaps,
     pub gaps_beside_slow_workers: Gaps,
     pub quick: bool,
+}
+
+/// The cost while every scrape brings a whole page.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct WholePages {
+    pub cores: f64,
+    pub scrapes_per_s: f64,
+    pub cpu_us_a_scrape: f64,
+    pub bytes_a_scrape: f64,
 }
 
 /// Time between two scrapes of the same worker, over all that are not slow.
@@ -78,6 +90,7 @@ impl Figures {
         );
         row("scrapes a second", format!("{:.0}", details.scrapes_per_s), "");
         row("CPU of the sidecar for a scrape, µs", format!("{:.1}", details.cpu_us_a_scrape), "");
+        row("bytes of a scrape", format!("{:.0}", details.bytes_a_scrape), "");
         row(
             "connections since the start, and new ones in the window",
             format!("{}, {}", details.connections, details.new_connections_in_window),
@@ -87,6 +100,14 @@ impl Figures {
         row("views that the proxy took", details.views_taken.to_string(), "");
         row("between two scrapes of a worker: p50, p99, max ms", details.gaps.text(), "");
         row("the same while three others are slow", details.gaps_beside_slow_workers.text(), "");
+        let whole = &details.whole_pages;
+        row(
+            "cores, scrapes a second while all send whole pages",
+            format!("{:.2}, {:.0}", whole.cores, whole.scrapes_per_s),
+            "",
+        );
+        let each = format!("{:.1}, {:.0}", whole.cpu_us_a_scrape, whole.bytes_a_scrape);
+        row("CPU in µs, bytes of such a scrape", each, "");
     }
 }
 

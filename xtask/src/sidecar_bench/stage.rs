@@ -19,7 +19,7 @@ pub const WORKERS: usize = 1_000;
 /// Pool of the one worker that turns busy and free again.
 const PROBE: &str = "probe";
 
-/// Workers that are slow in the last window, and how; the sidecar gives a page 80 ms.
+/// Workers that are slow in one window, and how: two within the interval, one for as long as the sidecar waits.
 const SLOW: [Pace; 3] =
     [Pace::Late(Duration::from_millis(75)), Pace::Trickling(Duration::from_millis(75)), Pace::Hanging];
 
@@ -86,6 +86,11 @@ impl Stage {
         for (worker, pace) in self.fleet.workers().iter().skip(1).zip(SLOW) {
             worker.set_pace(pace);
         }
+    }
+
+    /// All of them send all of their page from now on, as engines do that heed no names.
+    pub fn send_whole_pages(&self) {
+        self.fleet.ignore_names();
     }
 
     /// What all but those that are slow at last have seen since this was asked before.
