@@ -11,6 +11,9 @@
 use hyper::Uri;
 use hyper::http::uri::PathAndQuery;
 
+/// Share of the time for a scrape in which the first excerpt must come.
+const TRIAL: f64 = 0.5;
+
 /// What to ask one worker for.
 #[derive(Debug)]
 pub struct Excerpts {
@@ -31,11 +34,11 @@ enum State {
 }
 
 /// A request for some series of a page.
-#[derive(Clone, Debug)]
-pub struct Excerpt {
-    pub path: PathAndQuery,
+#[derive(Debug)]
+struct Excerpt {
+    path: PathAndQuery,
     /// What must be found on it.
-    pub names: Vec<&'static str>,
+    names: Vec<&'static str>,
 }
 
 impl Excerpts {
@@ -50,12 +53,19 @@ impl Excerpts {
         &self.whole
     }
 
-    /// What to ask for instead, if anything.
-    pub fn excerpt(&self) -> Option<Excerpt> {
+    /// The path of what to ask for instead, if anything, and for which share of the time that there is for a scrape: a trial leaves
+    /// enough for the whole page.
+    pub fn excerpt(&self) -> Option<(&PathAndQuery, f64)> {
         match &self.state {
-            State::Trial(excerpt) | State::Good(excerpt) => Some(excerpt.clone()),
+            State::Trial(excerpt) => Some((&excerpt.path, TRIAL)),
+            State::Good(excerpt) => Some((&excerpt.path, 1.0)),
             State::Unknown | State::Useless => None,
         }
+    }
+
+    /// This worker has given one.
+    pub fn are_good(&self) -> bool {
+        matches!(self.state, State::Good(_))
     }
 
     /// The whole page could be read. It is by an engine with series of these `names`; `found` says which of some stand on it.
@@ -76,15 +86,15 @@ impl Excerpts {
             State::Trial(_) => State::Useless,
             state => state,
         };
-        matches!(self.state, State::Good(_))
+        self.are_good()
     }
 
-    /// An excerpt was answered, and not by one.
+    /// What was asked for one gave none.
     pub fn are_useless(&mut self) {
         self.state = State::Useless;
     }
 
-    /// The worker did not answer, or its whole page could not be read: what was known of it says nothing.
+    /// The worker did not answer in time, or its whole page could not be read: what was known of it says nothing.
     pub fn forget(&mut self) {
         self.state = State::Unknown;
     }
@@ -131,7 +141,7 @@ mod tests {
     #[test]
     fn a_good_trial_is_followed_by_excerpts_whatever_they_hold() {
         let mut excerpts = tried();
-        assert!(excerpts.excerpt().unwrap().path.as_str().contains("vllm:c"), "it may come later");
+        assert!(excerpts.excerpt().unwrap().0.as_str().contains("vllm:c"), "it may come later");
         assert!(excerpts.read_excerpt(<[_]>::to_vec));
         assert!(excerpts.read_excerpt(|_| panic!("looked at once")));
         assert!(is_asked(&excerpts));

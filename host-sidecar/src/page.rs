@@ -95,9 +95,20 @@ impl<'a> Sample<'a> {
 
     /// The value of a label, its escapes resolved; `None` when it is not set, or set twice.
     pub fn label(&self, key: &str) -> Option<Cow<'a, str>> {
-        let mut values = pairs(self.labels).filter(|(name, _)| *name == key).map(|(_, value)| value);
-        let value = values.next()?;
-        values.next().is_none().then(|| unescaped(value))
+        let [value] = self.all_of([key]);
+        value
+    }
+
+    /// The values of several labels, each as of [`Self::label`].
+    pub fn all_of<const N: usize>(&self, keys: [&str; N]) -> [Option<Cow<'a, str>>; N] {
+        let mut found = keys.map(|key| (key, None, 0));
+        for (name, value) in pairs(self.labels) {
+            for (_, first, times) in found.iter_mut().filter(|(key, ..)| *key == name) {
+                first.get_or_insert(value);
+                *times += 1;
+            }
+        }
+        found.map(|(_, value, times)| value.filter(|_| times == 1).map(unescaped))
     }
 
     /// What follows a name.
@@ -123,6 +134,10 @@ impl<'a> Sample<'a> {
 fn pairs(labels: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = labels;
     std::iter::from_fn(move || {
+        if let Some((pair, tail)) = plain_pair(rest) {
+            rest = tail;
+            return Some(pair);
+        }
         let pair = match find_unquoted(rest, b',') {
             Some(comma) => {
                 let (pair, tail) = rest.split_at_checked(comma)?;
@@ -137,6 +152,17 @@ fn pairs(labels: &str) -> impl Iterator<Item = (&str, &str)> {
         let value = value.trim().strip_prefix('"').and_then(|value| value.strip_suffix('"'));
         Some(value.map_or(("", ""), |value| (name.trim(), value)))
     })
+}
+
+/// The first pair and what is behind it, where it is written without any blank, as nearly all are: settings come by the dozen, and
+/// whoever wants one reads them all.
+fn plain_pair(labels: &str) -> Option<((&str, &str), &str)> {
+    let equals = memchr3(b'=', b'"', b',', labels.as_bytes())?;
+    let (name, rest) = labels.split_at_checked(equals)?;
+    let quoted = rest.strip_prefix("=\"")?;
+    let (value, rest) = quoted.split_at_checked(end_of_quote(quoted.as_bytes())?)?;
+    let rest = if rest.is_empty() { rest } else { rest.strip_prefix(',')? };
+    Some(((name.trim_ascii(), value.strip_suffix('"')?), rest))
 }
 
 /// The three escapes of the format. Another one stays as it is.
@@ -262,6 +288,21 @@ mod tests {
             let found = one(&format!("m{{{labels}}} 1")).map(|(_, _, labels)| labels[0].clone());
             assert!(matches!(found, None | Some(None)), "{labels:?} {found:?}");
         }
+    }
+
+    #[test]
+    fn plain_pairs_are_what_all_pairs_are() {
+        let (mut rng, mut plain) = (fastrand::Rng::with_seed(3), 0);
+        let words = ["a", "b", "=\"", "\"", "\",", "=", ",", "\\", "\\\"", " ", "{", "\u{e9}"];
+        for _ in 0..20_000 {
+            let labels: String = (0..rng.usize(1..12)).map(|_| words[rng.usize(..words.len())]).collect();
+            let Some((pair, tail)) = plain_pair(&labels) else { continue };
+            plain += 1;
+            let spaced = format!("{}= \"{}\"{}{tail}", pair.0, pair.1, if tail.is_empty() { "" } else { "," });
+            assert_eq!(plain_pair(&spaced), None, "the blank makes it another way: {spaced:?}");
+            assert_eq!(pairs(&labels).collect::<Vec<_>>(), pairs(&spaced).collect::<Vec<_>>(), "{labels:?}");
+        }
+        assert!(plain > 500, "only {plain}");
     }
 
     #[test]

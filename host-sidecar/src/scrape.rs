@@ -121,10 +121,10 @@ impl Scraper {
             Some(source) if Arc::ptr_eq(&source.made_by, peer) => source,
             stale => stale.insert(Source::new(&target.metrics_url, peer).map_err(ScrapeError::Fetch)?),
         };
-        if let Some(excerpt) = excerpts.excerpt() {
-            match read(client, (peer, &excerpt.path), deadline, (engine, reader), counters).await {
+        if let Some((path, share)) = excerpts.excerpt() {
+            match read(client, (peer, path), deadline.mul_f64(share), (engine, reader), counters).await {
                 Ok(reading) if excerpts.read_excerpt(|names| reader.found(names)) => return Ok(reading),
-                Err(error @ ScrapeError::Fetch(_)) => {
+                Err(error @ ScrapeError::Fetch(FetchError::Timeout)) if excerpts.are_good() => {
                     excerpts.forget();
                     return Err(error);
                 }

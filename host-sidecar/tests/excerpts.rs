@@ -2,14 +2,17 @@
 
 mod common;
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use admission_core::view::WorkerState::Up;
 use axum::Router;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use common::{FakeProxy, Server, TOKEN, until, until_answered};
+use futures_util::stream;
 use host_sidecar::{Config, Sidecar};
 use worker_sim::fleet::Fleet;
 
@@ -137,6 +140,26 @@ async fn a_worker_that_has_nothing_there_loses_no_scrape() {
     let asked = worker.asked(6).await;
     assert_eq!(asked.iter().filter(|path| *path != "/metrics").count(), 1, "{asked:?}");
     none_has_failed(&sidecar).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_breaks_off_or_hangs_there_loses_no_scrape() {
+    let broken = || Body::from_stream(stream::once(async { Err::<Bytes, _>(std::io::Error::other("gone")) }));
+    let hanging = || Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+    let bodies: [fn() -> Body; 2] = [broken, hanging];
+    for body in bodies {
+        let worker = Scripted::start(move |path| match path {
+            "/metrics" => VLLM.into_response(),
+            _ => body().into_response(),
+        });
+        let proxy = FakeProxy::start();
+        let sidecar = sidecar(&proxy, worker.server.address).await;
+        let asked = worker.asked(6).await;
+        // A connection that breaks before there is an answer is tried anew, as one that was closed meanwhile.
+        let tried = asked.iter().filter(|path| *path != "/metrics").count();
+        assert!((1..=2).contains(&tried) && asked[3..].iter().all(|path| path == "/metrics"), "{asked:?}");
+        none_has_failed(&sidecar).await;
+    }
 }
 
 #[tokio::test]

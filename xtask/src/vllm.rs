@@ -14,10 +14,12 @@ use crate::{artefacts, tools};
 mod cores;
 mod engine;
 mod install;
+mod page_cost;
 mod reading;
 mod scenario;
 mod stage;
 
+use page_cost::PageCost;
 use reading::Reading;
 use stage::Stage;
 
@@ -35,6 +37,7 @@ struct Figures {
     /// Requests a second that the engine answers when it is kept full.
     best_requests_per_s: f64,
     overload: Overload,
+    page_cost: PageCost,
 }
 
 /// Installs a real vLLM, runs the test, prints and writes the figures.
@@ -86,7 +89,10 @@ async fn play(programs: &Programs, installed: &install::Installed) -> Result<Fig
     let overload = Overload { without, with };
     println!("\nside by side");
     overload.print();
-    Ok(Figures { reading, best_requests_per_s: best, overload })
+    println!("\na page of the engine");
+    let page_cost = PageCost::measure(&stage).await?;
+    page_cost.print();
+    Ok(Figures { reading, best_requests_per_s: best, overload, page_cost })
 }
 
 async fn halfway(stage: &Stage) -> Result<Vec<String>> {
@@ -105,6 +111,7 @@ async fn overload(stage: &Stage, listener: std::net::SocketAddr, best: f64) -> R
 impl Figures {
     fn check(&self) -> Result<()> {
         self.reading.check()?;
+        self.page_cost.check()?;
         scenario::check(&self.overload)
     }
 }

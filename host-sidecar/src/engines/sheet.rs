@@ -1,5 +1,6 @@
 //! Where an adapter writes down what it finds on a page, and how that becomes reports.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use admission_core::view::RankReport;
@@ -253,12 +254,22 @@ impl<'a> Sum<'a> {
 
 /// The number that stands in a label, as settings do; `None` for `None` and the like.
 pub fn number_in(sample: &Sample<'_>, label: &str) -> Option<f64> {
-    sample.label(label)?.parse().ok()
+    number(sample.label(label))
+}
+
+/// The number that the value of a label is.
+pub fn number(value: Option<Cow<'_, str>>) -> Option<f64> {
+    value?.parse().ok()
 }
 
 /// The number of the rank that a sample tells of; 0 without the label, `None` when the label is no number.
 pub fn rank_of(sample: &Sample<'_>, label: &str) -> Option<u32> {
-    sample.label(label).map_or(Some(0), |rank| rank.parse().ok())
+    rank(sample.label(label))
+}
+
+/// The number of the rank that the value of its label is.
+pub fn rank(value: Option<Cow<'_, str>>) -> Option<u32> {
+    value.map_or(Some(0), |rank| rank.parse().ok())
 }
 
 fn report(rank: u32, cells: &Cells<Load>) -> RankReport {

@@ -226,9 +226,10 @@ impl Pool {
 
     /// How full it is, and what its dispatch budget comes to.
     fn fullness(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> (Option<f64>, Option<f64>) {
-        let (loads, samples) = (|| self.loads(now, patience), self.samples(queued));
-        let budget = self.budget.as_ref().map(|rule| rule.budget(loads(), &samples));
-        (Some(self.saturation.saturation(loads())), budget)
+        // Gone through once for each stage, and looked at thousands of times a second.
+        let (loads, samples) = (self.loads(now, patience).collect::<Vec<_>>(), self.samples(queued));
+        let budget = self.budget.as_ref().map(|rule| rule.budget(loads.iter().copied(), &samples));
+        (Some(self.saturation.saturation(loads.iter().copied())), budget)
     }
 
     /// Every worker that has been tried, and whether it is to be given nothing.

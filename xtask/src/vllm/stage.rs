@@ -28,7 +28,7 @@ pub struct Stage {
     pub without: SocketAddr,
     control: SocketAddr,
     engine: Engine,
-    _sidecar: Program,
+    sidecar: Program,
     envoy: Envoy,
     _folder: TempDir,
 }
@@ -64,7 +64,7 @@ impl Stage {
         let log = folder.path().join("sidecar.log");
         let sidecar = Program::start(&programs.sidecar, &["run", "--config", path], &log).await?;
         println!("    sidecar   {}", sidecar.address);
-        let stage = Self { client, with, without, control, engine, _sidecar: sidecar, envoy, _folder: folder };
+        let stage = Self { client, with, without, control, engine, sidecar, envoy, _folder: folder };
         stage.until_ready().await?;
         Ok(stage)
     }
@@ -74,8 +74,22 @@ impl Stage {
     /// # Errors
     /// When it does not answer, or not as vLLM does.
     pub async fn page(&self) -> Result<Page> {
-        let answer = self.client.get(format!("http://{}/metrics", self.engine.address)).send().await;
+        let answer = self.client.get(self.engine_url("/metrics")).send().await;
         Page::read(&answer.context("vLLM has gone")?.error_for_status()?.text().await?)
+    }
+
+    /// Where the engine serves this.
+    pub fn engine_url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.engine.address)
+    }
+
+    /// What the sidecar says of itself.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn sidecar_page(&self) -> Result<String> {
+        let answer = self.client.get(format!("http://{}/metrics", self.sidecar.address)).send().await;
+        Ok(answer.context("the sidecar has gone")?.error_for_status()?.text().await?)
     }
 
     /// What the filter knows, as its control listener tells.
