@@ -8,7 +8,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{info, warn};
 use url::form_urlencoded;
 
-use crate::config::{PrometheusQuery, Tls};
+use crate::config::PrometheusQuery;
 use crate::fetch::{self, Peer, exchange};
 use crate::shared::Shared;
 
@@ -20,7 +20,7 @@ const PATIENCE: u32 = 3;
 
 /// Asks for ever. A number that stands too long unconfirmed is taken back, so that the next source is asked.
 pub async fn follow(shared: Arc<Shared>, pool: String, query: PrometheusQuery) {
-    let peer = match Peer::new(&Tls::default(), None) {
+    let peer = match Peer::new(&query.tls, None) {
         Ok(peer) => peer,
         Err(error) => {
             warn!(pool, %error, "Prometheus cannot be asked");
@@ -132,6 +132,7 @@ mod tests {
             interval: Duration::from_secs(5),
             timeout: Duration::from_secs(2),
             token: None,
+            tls: crate::config::Tls::default(),
         };
         let expected = "http://prom:9090/api/v1/query?query=1+-+avg%28a%7Bb%3D%22c%26d%22%7D%29";
         assert_eq!(question(&query), expected);

@@ -136,7 +136,7 @@ fn log_all(warnings: &[String]) {
     }
 }
 
-/// Whether all tokens, and the certificates for proxies, can be read now.
+/// Whether all tokens, and the certificates for proxies and Prometheus, can be read now.
 fn readable(config: &Config) -> Result<(), Vec<ConfigError>> {
     let mut errors = Vec::new();
     let mut note = |path: String, message: String| errors.push(ConfigError { path, message });
@@ -149,6 +149,12 @@ fn readable(config: &Config) -> Result<(), Vec<ConfigError>> {
         }
         if let Err(error) = Peer::new(&proxy.tls, proxy.unix_socket()) {
             note(format!("proxies[{at}].tls"), error.to_string());
+        }
+    }
+    for (at, pool) in config.pools.iter().enumerate() {
+        let query = pool.dispatch_budget.as_ref().and_then(|budget| budget.prometheus.as_ref());
+        if let Some(Err(error)) = query.map(|query| Peer::new(&query.tls, None)) {
+            note(format!("pools[{at}].dispatch_budget.prometheus.tls"), error.to_string());
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }

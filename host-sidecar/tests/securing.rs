@@ -1,4 +1,4 @@
-//! Metrics pages of workers over TLS: whom the sidecar trusts, and certificates that are rotated.
+//! Pages of workers and answers of a Prometheus over TLS: whom the sidecar trusts, and certificates that are rotated.
 
 mod common;
 
@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use admission_core::view::WorkerState;
-use common::{FakeProxy, TOKEN, until};
+use common::{FakeProxy, FakeWorker, Page, TOKEN, until};
 use host_sidecar::{Config, Sidecar};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -38,7 +39,7 @@ fn acceptor(authority: &Authority, address: SocketAddr) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// A worker that answers every request with the same page, over TLS.
+/// A server that answers every request with the same body, over TLS: that of a worker's page where nothing else is said.
 struct Secured {
     address: SocketAddr,
     acceptor: Arc<Mutex<TlsAcceptor>>,
@@ -51,6 +52,10 @@ struct Secured {
 
 impl Secured {
     async fn start(authority: &Authority) -> Self {
+        Self::with(authority, PAGE).await
+    }
+
+    async fn with(authority: &Authority, body: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let worker = Self {
@@ -69,7 +74,7 @@ impl Secured {
                 connections.fetch_add(1, Ordering::Relaxed);
                 let (acceptor, pages) = (acceptor.lock().unwrap().clone(), Arc::clone(&pages));
                 open.lock().unwrap().spawn(async move {
-                    let _ = converse(stream, acceptor, &pages).await;
+                    let _ = converse(stream, acceptor, &pages, body).await;
                 });
             }
         });
@@ -87,14 +92,14 @@ impl Secured {
     }
 }
 
-async fn converse(stream: TcpStream, acceptor: TlsAcceptor, pages: &AtomicU64) -> std::io::Result<()> {
+async fn converse(stream: TcpStream, acceptor: TlsAcceptor, pages: &AtomicU64, body: &str) -> std::io::Result<()> {
     let mut stream = acceptor.accept(stream).await?;
     let mut head = Vec::new();
     loop {
         head.push(stream.read_u8().await?);
         if head.ends_with(b"\r\n\r\n") {
             pages.fetch_add(1, Ordering::Relaxed);
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{PAGE}", PAGE.len());
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             stream.write_all(answer.as_bytes()).await?;
             stream.flush().await?;
             head.clear();
@@ -160,4 +165,35 @@ async fn a_stranger_is_not_asked_for_its_page() {
     assert_eq!((report.state, report.cause.as_deref()), (WorkerState::Down, Some("connection")));
     assert_eq!(worker.pages(), 0);
     assert_eq!(until("the other is too", || proxy.worker(&other.address.to_string())).await.state, WorkerState::Up);
+}
+
+#[tokio::test]
+async fn a_prometheus_behind_an_authority_of_its_own_is_asked() {
+    let (trusted, stranger) = (authority(), authority());
+    let answer = r#"{"status":"success","data":{"resultType":"scalar","result":[1,"0.25"]}}"#;
+    let (known, unknown) = (Secured::with(&trusted, answer).await, Secured::with(&stranger, answer).await);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, trusted.pem()).unwrap();
+    let (proxy, workers) = (FakeProxy::start(), [(); 2].map(|()| FakeWorker::start(Page::Steady { used: 1 })));
+    let pool = |name: &str, worker: &FakeWorker, prometheus: &Secured| {
+        let query = json!({"url": format!("https://{}", prometheus.address), "query": "q", "interval": "20ms",
+                           "timeout": "5s", "tls": {"ca_file": file}});
+        json!({"name": name, "workers": [worker.address()], "dispatch_budget": {"prometheus": query}})
+    };
+    let config = json!({
+        "listen": "127.0.0.1:0",
+        "push": {"heartbeat": "50ms"},
+        "proxies": [{"url": format!("http://{}", proxy.server.address), "token": TOKEN}],
+        "pools": [pool("p", &workers[0], &known), pool("q", &workers[1], &unknown)],
+    });
+    let _sidecar = Sidecar::start(Config::from_value(config.clone()).unwrap()).await.unwrap();
+    let budget = |pool: &str| proxy.with(|control| control.taken.last()?.pools.get(pool)?.dispatch_budget);
+    until("its number is told", || budget("p").filter(|budget| *budget == 0.25)).await;
+    until("the other source is asked", || budget("q").filter(|budget| *budget > 0.9)).await;
+    assert_eq!(unknown.pages(), 0);
+
+    std::fs::write(&file, "no certificate").unwrap();
+    let refused = Sidecar::start(Config::from_value(config).unwrap()).await.err().unwrap().to_string();
+    assert!(refused.contains("pools[0].dispatch_budget.prometheus.tls"), "{refused}");
 }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::TokenSource;
 use super::checks::{self, Errors, join};
 use super::raw::{Part, Unknown};
+use super::tls::{RawTls, Tls, tls};
 
 /// Requests that a worker is taken to handle at once where `max_concurrency` does not say.
 const MAX_CONCURRENCY: u64 = 100;
@@ -39,6 +40,8 @@ pub struct PrometheusQuery {
     pub timeout: Duration,
     /// Shown to it as a bearer token.
     pub token: Option<TokenSource>,
+    /// How it is known, where the URL begins with `https://`.
+    pub tls: Tls,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -80,6 +83,7 @@ struct RawQuery {
     timeout: Option<Part<String>>,
     token: Option<Part<String>>,
     token_file: Option<Part<String>>,
+    tls: Option<Part<RawTls>>,
     #[serde(flatten)]
     unknown: Unknown,
 }
@@ -190,12 +194,15 @@ fn query(errors: &mut Errors, path: &str, part: Option<Part<RawQuery>>) -> Optio
         (None, None) => None,
         _ => checks::token(errors, path, raw.token, raw.token_file),
     };
+    let is_https = url.as_ref().is_none_or(|url| url.scheme() == "https");
+    let tls = tls(errors, &join(path, "tls"), raw.tls, is_https);
     Some(PrometheusQuery {
         url: url?.as_str().trim_end_matches('/').to_owned(),
         query: query?,
         interval,
         timeout,
         token,
+        tls,
     })
 }
 
@@ -267,6 +274,10 @@ mod tests {
             ("dispatch_budget: {sources: [prometheus]}", "dispatch_budget.prometheus: must be set"),
             ("dispatch_budget: {sources: [running], prometheus: {url: 'http://p', query: q}}", "only where `sources`"),
             ("dispatch_budget: {prometheus: {url: 'ftp://p', query: ''}}", "prometheus.query: must not be empty"),
+            (
+                "dispatch_budget: {prometheus: {url: 'http://p', query: q, tls: {}}}",
+                "prometheus.tls: is only for a URL",
+            ),
             ("dispatch_budget: {max_concurrency: 0}", "must be at least 1"),
             ("dispatch_budget: {sources: [guess]}", "dispatch_budget.sources"),
         ] {
