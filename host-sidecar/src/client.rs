@@ -1,4 +1,4 @@
-//! One page, read again and again over a connection of its own.
+//! The pages of one server, read again and again over a connection of its own.
 //!
 //! Whoever reads thousands of pages a second pays for every hand-over, so there is no pool of connections and no task
 //! behind them: the task that wants the page moves its connection along itself. What comes in is bounded in size by the
@@ -75,7 +75,7 @@ impl PageClient {
         &self.uri
     }
 
-    /// Status of one exchange that takes at most `deadline` and `limit` bytes; `take` is given the body piece by piece, as it
+    /// Status of one exchange for the page at `path` that takes at most `deadline` and `limit` bytes; `take` is given the body piece by piece, as it
     /// comes. `peer` says how to connect, where there is no connection yet or it has gone.
     ///
     /// # Errors

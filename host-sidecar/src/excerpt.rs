@@ -1,17 +1,22 @@
 //! How much of its page a worker is asked for.
 //!
 //! An engine's page is long, most of it buckets of histograms that nobody reads here, and it is written by the process that
-//! serves the engine's requests. An excerpt of what is read costs vLLM a tenth of that (docs/vllm.md). The Prometheus client for Python leaves out all series but those that `name[]` asks for. vLLM has it answer
-//! below `/metrics/` only: without the slash at the end another handler answers, which always writes the whole page.
+//! serves the engine's requests; what is read costs vLLM a tenth of that (docs/vllm.md). The Prometheus client for Python leaves
+//! out all series but those that `name[]` asks for. vLLM has it answer below `/metrics/` only: without the slash at the end
+//! another handler answers, which always writes the whole page.
 //!
-//! That a server heeds the names is never taken for granted. The first page is whole; the first excerpt must hold each of the names
-//! that the whole page held; and one that cannot be read gives way to a whole page at once, so that no scrape is lost by asking.
+//! That a server heeds the names is never taken for granted. The first page is whole. The first excerpt must hold each of the
+//! names, and each of the ranks, that the whole page held, in half of the time that a scrape may take, so that the whole page can
+//! still be asked for. An excerpt that fails otherwise than by being late gives way to a whole page within the same scrape.
 
 use hyper::Uri;
 use hyper::http::uri::PathAndQuery;
 
-/// Share of the time for a scrape in which the first excerpt must come.
-const TRIAL: f64 = 0.5;
+/// Share of the time for a scrape in which the first excerpt must come, and the whole page before it must have come.
+pub const TRIAL: f64 = 0.5;
+
+/// Whole pages that are read after a trial that has failed before the next one.
+const PAUSE: u32 = 1_000;
 
 /// What to ask one worker for.
 #[derive(Debug)]
@@ -22,29 +27,36 @@ pub struct Excerpts {
 
 #[derive(Debug)]
 enum State {
-    /// No page has been read, so nobody knows yet which series there are.
-    Unknown,
-    /// An excerpt is to be tried.
+    /// The whole page; after so many an excerpt is tried.
+    Whole { pause: u32 },
+    /// An excerpt, for the first time.
     Trial(Excerpt),
-    /// Excerpts are good.
-    Good(Excerpt),
-    /// Excerpts are of no use, until the worker fails: then it may come back as another one.
-    Useless,
+    /// An excerpt. The last one may not have come in time: the whole page would hardly have.
+    Good { excerpt: Excerpt, is_late: bool },
 }
 
 /// A request for some series of a page.
 #[derive(Debug)]
 struct Excerpt {
     path: PathAndQuery,
-    /// What must be found on it.
     names: Vec<&'static str>,
+    /// What the whole page held.
+    expected: Held,
+}
+
+/// What a page holds.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Of the names that were asked for.
+    pub names: Vec<&'static str>,
+    pub ranks: Vec<u32>,
 }
 
 impl Excerpts {
     /// Of the page at `url`.
     pub fn of(url: &Uri) -> Self {
         let whole = url.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        Self { whole, state: State::Unknown }
+        Self { whole, state: State::Whole { pause: 0 } }
     }
 
     /// The path of the whole page.
@@ -52,50 +64,65 @@ impl Excerpts {
         &self.whole
     }
 
-    /// The path of what to ask for instead, if anything, and for which share of the time that there is for a scrape: a trial leaves
-    /// enough for the whole page.
+    /// The path of what to ask for instead, if anything, and for which share of the time for a scrape.
     pub fn excerpt(&self) -> Option<(&PathAndQuery, f64)> {
         match &self.state {
+            State::Whole { .. } => None,
             State::Trial(excerpt) => Some((&excerpt.path, TRIAL)),
-            State::Good(excerpt) => Some((&excerpt.path, 1.0)),
-            State::Unknown | State::Useless => None,
+            State::Good { excerpt, .. } => Some((&excerpt.path, 1.0)),
         }
     }
 
-    /// This worker has given one.
-    pub fn are_good(&self) -> bool {
-        matches!(self.state, State::Good(_))
-    }
-
-    /// The whole page could be read. It is by an engine with series of these `names`; `found` says which of some stand on it.
-    pub fn read_whole(&mut self, names: &[&'static str], found: impl FnOnce(&[&'static str]) -> Vec<&'static str>) {
-        if !matches!(self.state, State::Unknown) {
-            return;
+    /// The whole page could be read, of an engine with series of these `names`. `is_quick`: there would have been time for a trial
+    /// before it. `held` says what of some names it holds.
+    pub fn read_whole(&mut self, names: Vec<&'static str>, is_quick: bool, held: impl FnOnce(&[&'static str]) -> Held) {
+        match &mut self.state {
+            State::Whole { pause: 0 } if is_quick => {
+                if let Some(path) = path(&self.whole, &names) {
+                    let expected = held(&names);
+                    self.state = State::Trial(Excerpt { path, names, expected });
+                }
+            }
+            State::Whole { pause } => *pause = pause.saturating_sub(1),
+            State::Trial(_) | State::Good { .. } => {}
         }
-        self.state = match path(&self.whole, names) {
-            Some(path) => State::Trial(Excerpt { path, names: found(names) }),
-            None => State::Useless,
+    }
+
+    /// An excerpt could be read; `held` says what of some names it holds. Returns whether it is to be believed.
+    pub fn read_excerpt(&mut self, held: impl FnOnce(&[&'static str]) -> Held) -> bool {
+        let (state, is_good) = match std::mem::replace(&mut self.state, State::Whole { pause: PAUSE }) {
+            State::Trial(excerpt) if held(&excerpt.names) == excerpt.expected => {
+                (State::Good { excerpt, is_late: false }, true)
+            }
+            State::Trial(_) => (State::Whole { pause: PAUSE }, false),
+            State::Good { excerpt, .. } => (State::Good { excerpt, is_late: false }, true),
+            State::Whole { pause } => (State::Whole { pause }, false),
         };
+        self.state = state;
+        is_good
     }
 
-    /// An excerpt could be read; `found` says which of some names stand on it. Returns whether it is all that was asked for.
-    pub fn read_excerpt(&mut self, found: impl FnOnce(&[&'static str]) -> Vec<&'static str>) -> bool {
-        self.state = match std::mem::replace(&mut self.state, State::Useless) {
-            State::Trial(excerpt) if found(&excerpt.names) == excerpt.names => State::Good(excerpt),
-            State::Trial(_) => State::Useless,
-            state => state,
-        };
-        self.are_good()
+    /// An excerpt has failed, by not coming in time or otherwise. Returns whether the whole page is to be asked for at once.
+    pub fn failed(&mut self, by_time: bool) -> bool {
+        match &mut self.state {
+            State::Trial(_) => {
+                self.state = State::Whole { pause: PAUSE };
+                true
+            }
+            State::Good { is_late, .. } if by_time && !*is_late => {
+                *is_late = true;
+                false
+            }
+            State::Good { .. } | State::Whole { .. } => {
+                self.forget();
+                !by_time
+            }
+        }
     }
 
-    /// What was asked for one gave none.
-    pub fn are_useless(&mut self) {
-        self.state = State::Useless;
-    }
-
-    /// The worker did not answer in time, or its whole page could not be read: what was known of it says nothing.
+    /// Whatever answers next may be something else: what was known of it says nothing.
     pub fn forget(&mut self) {
-        self.state = State::Unknown;
+        self.state = State::Whole { pause: 0 };
     }
 }
 
@@ -110,66 +137,4 @@ fn path(whole: &PathAndQuery, names: &[&str]) -> Option<PathAndQuery> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NAMES: [&str; 3] = ["vllm:a", "vllm:b", "vllm:c"];
-
-    /// After a whole page with the first two of three names.
-    fn tried() -> Excerpts {
-        let mut excerpts = Excerpts::of(&"http://worker:8000/metrics".parse().unwrap());
-        assert!(excerpts.excerpt().is_none(), "the first page is whole");
-        excerpts.read_whole(&NAMES, |names| names[..2].to_vec());
-        excerpts
-    }
-
-    fn is_asked(excerpts: &Excerpts) -> bool {
-        excerpts.excerpt().is_some()
-    }
-
-    #[test]
-    fn all_names_are_asked_for_below_the_path() {
-        let asked = |url: &str| path(Excerpts::of(&url.parse().unwrap()).whole(), &NAMES[..2]).unwrap().to_string();
-        let names = "name%5B%5D=vllm:a&name%5B%5D=vllm:b";
-        assert_eq!(asked("http://w:1/metrics"), format!("/metrics/?{names}"));
-        assert_eq!(asked("http://w:1/a/metrics/"), format!("/a/metrics/?{names}"));
-        assert_eq!(asked("http://w:1/metrics?x=1&y"), format!("/metrics/?x=1&y&{names}"));
-        assert_eq!(asked("http://w:1"), format!("/?{names}"));
-    }
-
-    #[test]
-    fn a_good_trial_is_followed_by_excerpts_whatever_they_hold() {
-        let mut excerpts = tried();
-        assert!(excerpts.excerpt().unwrap().0.as_str().contains("vllm:c"), "it may come later");
-        assert!(excerpts.read_excerpt(<[_]>::to_vec));
-        assert!(excerpts.read_excerpt(|_| panic!("looked at once")));
-        assert!(is_asked(&excerpts));
-    }
-
-    #[test]
-    fn a_trial_that_lacks_a_name_is_the_last() {
-        let mut excerpts = tried();
-        assert!(!excerpts.read_excerpt(|names| names[1..].to_vec()));
-        assert!(!is_asked(&excerpts));
-        excerpts.read_whole(&NAMES, |_| panic!("nothing more is tried"));
-        assert!(!is_asked(&excerpts));
-    }
-
-    #[test]
-    fn an_excerpt_that_is_none_ends_them_until_the_worker_fails() {
-        let mut excerpts = tried();
-        excerpts.read_excerpt(<[_]>::to_vec);
-        excerpts.are_useless();
-        assert!(!is_asked(&excerpts));
-        excerpts.forget();
-        excerpts.read_whole(&NAMES, <[_]>::to_vec);
-        assert!(is_asked(&excerpts));
-    }
-
-    #[test]
-    fn of_an_engine_without_names_pages_are_whole() {
-        let mut excerpts = Excerpts::of(&"http://worker:8000/metrics".parse().unwrap());
-        excerpts.read_whole(&[], |_| panic!("there is nothing to look for"));
-        assert!(!is_asked(&excerpts));
-    }
-}
+mod tests;

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use crate::client::PageClient;
-use crate::config;
+use crate::config::{self, Config};
 use crate::engines::{Engine, PageError, Reader};
-use crate::excerpt::Excerpts;
+use crate::excerpt::{Excerpts, Held, TRIAL};
 use crate::fetch::{FetchError, Peer, exchange};
 use crate::metrics::ScrapeCounters;
 use crate::reading::Reading;
@@ -45,7 +45,9 @@ struct Scraper {
 struct Source {
     client: PageClient,
     excerpts: Excerpts,
-    made_by: Arc<Peer>,
+    peer: Arc<Peer>,
+    /// What the excerpts are read by.
+    config: Arc<Config>,
 }
 
 /// What a scrape comes to, as far as the log is told.
@@ -95,11 +97,11 @@ fn phase(target: &Target) -> f64 {
 
 impl Scraper {
     /// One scrape; returns whether the worker is still there.
-    async fn once(&mut self, shared: &Shared, config: &config::Config, pool: &config::Pool, peer: &Arc<Peer>) -> bool {
+    async fn once(&mut self, shared: &Shared, config: &Arc<Config>, pool: &config::Pool, peer: &Arc<Peer>) -> bool {
         let began = shared.now();
         let worker = &self.target.worker;
         let Some(scrape) = shared.read(|table| table.begin_scrape(worker, began)) else { return false };
-        let result = self.fetch(peer, config.scrape.timeout, pool.engine.as_ref()).await;
+        let result = self.fetch(config, pool, peer).await;
         let now = shared.now();
         self.counters.scraped(label(&result), now.saturating_sub(began));
         self.log_change(&result);
@@ -108,36 +110,44 @@ impl Scraper {
         true
     }
 
-    /// An excerpt where the worker gives one, else the whole page, together within the deadline.
+    /// An excerpt where the worker gives one, else the whole page, together within the time for a scrape.
     async fn fetch(
         &mut self,
+        config: &Arc<Config>,
+        pool: &config::Pool,
         peer: &Arc<Peer>,
-        deadline: Duration,
-        engine: Option<&Engine>,
     ) -> Result<Reading, ScrapeError> {
-        let began = Instant::now();
+        let (began, engine, deadline) = (Instant::now(), pool.engine.as_ref(), config.scrape.timeout);
         let Self { target, source, reader, counters, .. } = self;
-        let Source { client, excerpts, .. } = match source {
-            Some(source) if Arc::ptr_eq(&source.made_by, peer) => source,
-            stale => stale.insert(Source::new(&target.metrics_url, peer).map_err(ScrapeError::Fetch)?),
+        let Source { client, excerpts, .. } = Source::kept(source, &target.metrics_url, config, peer)?;
+        let held = |reader: &mut Reader, reading: &Reading, names: &[&'static str]| Held {
+            names: reader.found(names),
+            ranks: reading.ranks.iter().map(|rank| rank.rank).collect(),
         };
+        let (mut is_tried, mut failure) = (false, None);
         if let Some((path, share)) = excerpts.excerpt() {
+            is_tried = true;
             match read(client, (peer, path), deadline.mul_f64(share), (engine, reader), counters).await {
-                Ok(reading) if excerpts.read_excerpt(|names| reader.found(names)) => return Ok(reading),
-                Err(error @ ScrapeError::Fetch(FetchError::Timeout)) if excerpts.are_good() => {
-                    excerpts.forget();
-                    return Err(error);
-                }
-                Ok(_) | Err(_) => excerpts.are_useless(),
+                Ok(reading) if excerpts.read_excerpt(|names| held(reader, &reading, names)) => return Ok(reading),
+                Ok(_) => {}
+                Err(error) if excerpts.failed(error.is_timeout()) => failure = Some(error),
+                Err(error) => return Err(error),
             }
         }
         let left = deadline.saturating_sub(began.elapsed());
-        let result = read(client, (peer, excerpts.whole()), left, (engine, reader), counters).await;
-        match &result {
-            Ok(reading) => excerpts.read_whole(&reading.engine.names(), |names| reader.found(names)),
-            Err(_) => excerpts.forget(),
+        match read(client, (peer, excerpts.whole()), left, (engine, reader), counters).await {
+            Ok(reading) => {
+                let is_quick = began.elapsed() < deadline.mul_f64(TRIAL);
+                excerpts.read_whole(reading.engine.names(), is_quick, |names| held(reader, &reading, names));
+                Ok(reading)
+            }
+            // There may have been too little time for it.
+            Err(error) if is_tried => Err(failure.filter(|_| error.is_timeout()).unwrap_or(error)),
+            Err(error) => {
+                excerpts.forget();
+                Err(error)
+            }
         }
-        result
     }
 
     fn log_change(&mut self, result: &Result<Reading, ScrapeError>) {
@@ -162,9 +172,29 @@ impl Scraper {
 }
 
 impl Source {
-    fn new(url: &str, peer: &Arc<Peer>) -> Result<Self, FetchError> {
-        let client = PageClient::new(url)?;
-        Ok(Self { excerpts: Excerpts::of(client.url()), client, made_by: Arc::clone(peer) })
+    /// The one at hand, as far as it is still as configured. Another configuration may read a page by other series.
+    fn kept<'a>(
+        source: &'a mut Option<Self>,
+        url: &str,
+        config: &Arc<Config>,
+        peer: &Arc<Peer>,
+    ) -> Result<&'a mut Self, ScrapeError> {
+        if source.as_ref().is_some_and(|kept| !Arc::ptr_eq(&kept.peer, peer)) {
+            *source = None;
+        }
+        let source = match source {
+            Some(kept) => kept,
+            none => {
+                let client = PageClient::new(url).map_err(ScrapeError::Fetch)?;
+                let excerpts = Excerpts::of(client.url());
+                none.insert(Self { client, excerpts, peer: Arc::clone(peer), config: Arc::clone(config) })
+            }
+        };
+        if !Arc::ptr_eq(&source.config, config) {
+            source.config = Arc::clone(config);
+            source.excerpts.forget();
+        }
+        Ok(source)
     }
 }
 
@@ -215,6 +245,10 @@ fn label(result: &Result<Reading, ScrapeError>) -> &'static str {
 }
 
 impl ScrapeError {
+    fn is_timeout(&self) -> bool {
+        matches!(self, Self::Fetch(FetchError::Timeout))
+    }
+
     /// The value of the metric label `result`.
     pub fn label(&self) -> &'static str {
         match self {

@@ -112,7 +112,7 @@ async fn request(stream: &mut TcpStream) -> bool {
             _ => return false,
         }
     }
-    head.starts_with(b"GET /metrics")
+    [&b"GET /metrics HTTP/1.1\r\n"[..], b"GET /metrics/?name"].iter().any(|line| head.starts_with(line))
 }
 
 const GOOD: &str = "vllm:num_requests_running{engine=\"0\"} 3.0\n";

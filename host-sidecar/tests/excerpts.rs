@@ -3,9 +3,9 @@
 mod common;
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use admission_core::view::WorkerState::Up;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -49,22 +49,29 @@ impl Scripted {
     }
 }
 
-async fn sidecar(proxy: &FakeProxy, worker: std::net::SocketAddr) -> Sidecar {
+fn config(proxy: &FakeProxy, worker: std::net::SocketAddr, timeout: &str, pool: &str) -> Config {
     let text = format!(
-        "{{listen: '127.0.0.1:0', scrape: {{interval: 20ms, timeout: 2s}}, push: {{heartbeat: 100ms}}, \
-         proxies: [{{url: 'http://{}', token: {TOKEN}}}], pools: [{{name: p, workers: ['{worker}']}}]}}",
+        "{{listen: '127.0.0.1:0', scrape: {{interval: 20ms, timeout: {timeout}, down_after: 1h}}, push: {{heartbeat: 100ms}}, \
+         proxies: [{{url: 'http://{}', token: {TOKEN}}}], pools: [{{name: p, workers: ['{worker}'] {pool}}}]}}",
         proxy.server.address,
     );
-    Sidecar::start(Config::parse(&text).unwrap()).await.unwrap()
+    Config::parse(&text).unwrap()
 }
 
-/// The value of a counter of the pool on the sidecar's own page.
-async fn counted(sidecar: &Sidecar, series: &str) -> u64 {
+/// Gives a page all the time that a busy machine takes.
+async fn sidecar(proxy: &FakeProxy, worker: std::net::SocketAddr) -> Sidecar {
+    Sidecar::start(config(proxy, worker, "20s", "")).await.unwrap()
+}
+
+/// The values of counters of the pool, all at one moment.
+async fn counted<const N: usize>(sidecar: &Sidecar, series: [&str; N]) -> [u64; N] {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let url = format!("http://{}/metrics", sidecar.address());
     let page = client.get(url).send().await.unwrap().text().await.unwrap();
-    let line = page.lines().find(|line| line.starts_with(series)).unwrap();
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+    series.map(|series| {
+        let line = page.lines().find(|line| line.starts_with(series)).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    })
 }
 
 const OK: &str = "sluice_sidecar_scrapes_total{pool=\"p\",result=\"ok\"}";
@@ -74,8 +81,12 @@ const BYTES: &str = "sluice_sidecar_scraped_bytes_total{pool=\"p\"}";
 async fn none_has_failed(sidecar: &Sidecar) {
     for result in ["timeout", "connection", "too_large", "status", "page"] {
         let series = format!("sluice_sidecar_scrapes_total{{pool=\"p\",result=\"{result}\"}}");
-        assert_eq!(counted(sidecar, &series).await, 0, "{result}");
+        assert_eq!(counted(sidecar, [&series]).await, [0], "{result}");
     }
+}
+
+fn is_excerpt(path: &str) -> bool {
+    path.contains('?')
 }
 
 #[tokio::test]
@@ -85,7 +96,7 @@ async fn of_vllm_a_few_lines_are_asked_for_after_the_first_page() {
     let sidecar = sidecar(&proxy, worker.address()).await;
     let scraped = async |at_least: u64| {
         until_answered("scrapes", || async {
-            let (scrapes, bytes) = (counted(&sidecar, OK).await, counted(&sidecar, BYTES).await);
+            let [scrapes, bytes] = counted(&sidecar, [OK, BYTES]).await;
             (scrapes >= at_least).then_some((scrapes, bytes))
         })
         .await
@@ -101,32 +112,39 @@ async fn of_vllm_a_few_lines_are_asked_for_after_the_first_page() {
     fleet.ignore_names();
     let before = scraped(0).await;
     let after = scraped(before.0 + 10).await;
-    assert!(after.1 - before.1 > 9 * 45_000, "a page that is whole although little was asked for is read too");
+    assert!(after.1 - before.1 > 8 * 45_000, "a page that is whole although little was asked for is read too");
     none_has_failed(&sidecar).await;
 }
 
-#[tokio::test]
-async fn a_worker_that_leaves_out_what_it_has_is_asked_for_whole_pages() {
-    let worker = Scripted::start(|path| match path.contains('?') {
-        false => VLLM.into_response(),
-        // Readable, but the KV cache is missing.
+/// Starts a sidecar before a worker whose whole page is `whole` until it was asked for an excerpt, which is `excerpt`; from then on
+/// nothing but errors. What is told of it in the end is what its first page said.
+async fn is_not_believed(whole: &'static str, excerpt: String) -> usize {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let worker = Scripted::start(move |path| match path.contains('?') {
         true => {
-            "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"0\"} 1\n".into_response()
+            is_over.store(true, Ordering::Relaxed);
+            excerpt.clone().into_response()
         }
+        false if is_over.load(Ordering::Relaxed) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        false => whole.into_response(),
     });
     let proxy = FakeProxy::start();
-    let sidecar = sidecar(&proxy, worker.server.address).await;
-    let asked = worker.asked(6).await;
-    assert_eq!(asked.iter().filter(|path| path.contains('?')).count(), 1, "{asked:?}");
-    assert!(asked[1].starts_with("/metrics/?name%5B%5D=vllm:num_requests_running&"), "{asked:?}");
+    let _sidecar = sidecar(&proxy, worker.server.address).await;
     let address = worker.server.address.to_string();
-    let told = until("it is told", || proxy.worker(&address)).await;
-    assert_eq!((told.state, told.ranks[0].kv_used_blocks), (Up, Some(37)));
-    let never = |document: &admission_core::view::ViewDocument| {
-        document.pools.values().flat_map(|pool| &pool.workers).all(|worker| worker.ranks[0].kv_used_blocks == Some(37))
-    };
-    assert!(proxy.with(|control| control.taken.iter().all(never)), "the poorer page was never believed");
-    none_has_failed(&sidecar).await;
+    let told = until("its errors are told", || proxy.worker(&address).filter(|worker| worker.cause.is_some())).await;
+    let asked = worker.asked(4).await;
+    assert!(asked[1].starts_with("/metrics/?name%5B%5D="), "{asked:?}");
+    assert!(asked[2..].iter().all(|path| path == "/metrics"), "{asked:?}");
+    assert!(told.ranks.iter().all(|rank| rank.kv_used_blocks.is_some()), "{told:?}");
+    told.ranks.len()
+}
+
+#[tokio::test]
+async fn an_excerpt_that_lacks_what_the_page_has_is_not_believed() {
+    let without_cache = "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"0\"} 1\n";
+    assert_eq!(is_not_believed(VLLM, without_cache.to_owned()).await, 1);
+    let of_one_rank = SGLANG.split_inclusive('\n').filter(|line| !line.contains("dp_rank=\"1\"")).collect();
+    assert_eq!(is_not_believed(SGLANG, of_one_rank).await, 2);
 }
 
 #[tokio::test]
@@ -138,7 +156,7 @@ async fn a_worker_that_has_nothing_there_loses_no_scrape() {
     let proxy = FakeProxy::start();
     let sidecar = sidecar(&proxy, worker.server.address).await;
     let asked = worker.asked(6).await;
-    assert_eq!(asked.iter().filter(|path| *path != "/metrics").count(), 1, "{asked:?}");
+    assert_eq!(asked.iter().filter(|path| is_excerpt(path)).count(), 1, "{asked:?}");
     none_has_failed(&sidecar).await;
 }
 
@@ -146,20 +164,71 @@ async fn a_worker_that_has_nothing_there_loses_no_scrape() {
 async fn a_worker_that_breaks_off_or_hangs_there_loses_no_scrape() {
     let broken = || Body::from_stream(stream::once(async { Err::<Bytes, _>(std::io::Error::other("gone")) }));
     let hanging = || Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
-    let bodies: [fn() -> Body; 2] = [broken, hanging];
-    for body in bodies {
+    for (body, timeout) in [(broken as fn() -> Body, "20s"), (hanging, "4s")] {
         let worker = Scripted::start(move |path| match path {
             "/metrics" => VLLM.into_response(),
             _ => body().into_response(),
         });
         let proxy = FakeProxy::start();
-        let sidecar = sidecar(&proxy, worker.server.address).await;
+        let config = config(&proxy, worker.server.address, timeout, "");
+        let sidecar = Sidecar::start(config).await.unwrap();
         let asked = worker.asked(6).await;
         // A connection that breaks before there is an answer is tried anew, as one that was closed meanwhile.
-        let tried = asked.iter().filter(|path| *path != "/metrics").count();
-        assert!((1..=2).contains(&tried) && asked[3..].iter().all(|path| path == "/metrics"), "{asked:?}");
+        let tried = asked.iter().filter(|path| is_excerpt(path)).count();
+        assert!((1..=2).contains(&tried) && !asked[3..].iter().any(|path| is_excerpt(path)), "{asked:?}");
         none_has_failed(&sidecar).await;
     }
+}
+
+#[tokio::test]
+async fn a_worker_as_slow_as_half_of_the_time_is_read_whole_and_loses_no_scrape() {
+    let page = async |_: Request| {
+        tokio::time::sleep(std::time::Duration::from_millis(2_200)).await;
+        VLLM
+    };
+    let (server, proxy) = (Server::start(Router::new().fallback(page)), FakeProxy::start());
+    let sidecar = Sidecar::start(config(&proxy, server.address, "4s", "")).await.unwrap();
+    let timeout = "sluice_sidecar_scrapes_total{pool=\"p\",result=\"timeout\"}";
+    let two = async || (counted(&sidecar, [OK, timeout]).await.iter().sum::<u64>() >= 2).then_some(());
+    until_answered("two scrapes", two).await;
+    none_has_failed(&sidecar).await;
+}
+
+#[tokio::test]
+async fn after_one_bad_answer_excerpts_are_asked_for_again() {
+    let excerpts = Arc::new(AtomicU64::new(0));
+    let worker = Scripted::start(move |path| match path.contains('?') {
+        true if excerpts.fetch_add(1, Ordering::Relaxed) == 3 => StatusCode::BAD_GATEWAY.into_response(),
+        _ => VLLM.into_response(),
+    });
+    let proxy = FakeProxy::start();
+    let sidecar = sidecar(&proxy, worker.server.address).await;
+    let asked = worker.asked(9).await;
+    let is_asked: Vec<_> = asked.iter().take(9).map(|path| is_excerpt(path)).collect();
+    assert_eq!(is_asked, [false, true, true, true, true, false, true, true, true], "the fifth was an error");
+    none_has_failed(&sidecar).await;
+}
+
+#[tokio::test]
+async fn another_configuration_begins_with_the_whole_page() {
+    let worker = Scripted::start(|path| match path.contains('?') {
+        true => {
+            "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"0\"} 1\n".into_response()
+        }
+        false => "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"0\"} 1\n\
+                  own:blocks 7\n"
+            .into_response(),
+    });
+    let (proxy, address) = (FakeProxy::start(), worker.server.address);
+    let sidecar = sidecar(&proxy, address).await;
+    until("excerpts are good", || worker.asked.lock().unwrap().get(3).filter(|path| is_excerpt(path)).map(|_| ()))
+        .await;
+    let mapping =
+        ", engine: {custom: {running: {metric: 'vllm:num_requests_running'}, kv_used_blocks: {metric: 'own:blocks'}}}";
+    sidecar.configure(config(&proxy, address, "20s", mapping)).unwrap();
+    let has_blocks = || proxy.worker(&address.to_string())?.ranks.first()?.kv_used_blocks.filter(|used| *used == 7);
+    until("the mapping is read from the whole page", has_blocks).await;
+    none_has_failed(&sidecar).await;
 }
 
 #[tokio::test]
