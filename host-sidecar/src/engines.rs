@@ -91,8 +91,8 @@ impl Engine {
         }
     }
 
-    /// Names of all series that are read from its page, where the page is written by Python's Prometheus client, which leaves out
-    /// all others when it is asked for these; of other engines nothing.
+    /// Names of all series that are read from its page, where the page is written by Python's Prometheus client, which can leave
+    /// out all others when it is asked for these; of other engines nothing.
     pub fn names(&self) -> Vec<&'static str> {
         match self {
             Self::Vllm => vllm::names().collect(),

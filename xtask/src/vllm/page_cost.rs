@@ -11,8 +11,16 @@ use super::stage::Stage;
 /// Times each is asked for.
 const TIMES: usize = 100;
 
-/// Some of what the sidecar asks for.
-const NAMES: [&str; 4] = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"];
+/// What the sidecar asks for.
+const NAMES: [&str; 7] = [
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "gpu_cache_usage_perc",
+    "request_prompt_tokens_sum",
+    "request_prompt_tokens_count",
+    "cache_config_info",
+];
 
 /// One way to ask.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -26,7 +34,7 @@ struct Asked {
 pub struct PageCost {
     whole: Asked,
     excerpt: Asked,
-    /// Of the sidecar, all of which could be read.
+    /// Of the sidecar, that could be read.
     scrapes: u64,
     bytes_a_scrape: f64,
 }
