@@ -75,8 +75,8 @@ impl PageClient {
         &self.uri
     }
 
-    /// Status of one exchange for the page at `path` that takes at most `deadline` and `limit` bytes; `take` is given the body piece by piece, as it
-    /// comes. `peer` says how to connect, where there is no connection yet or it has gone.
+    /// Status of one exchange for the page at `path` that takes at most `deadline` and `limit` bytes; `take` is given the body
+    /// piece by piece, as it comes. `peer` says how to connect, where there is no connection yet or it has gone.
     ///
     /// # Errors
     /// [`FetchError`]; any status is an answer.

@@ -7,7 +7,8 @@
 //!
 //! That a server heeds the names is never taken for granted. The first page is whole. The first excerpt must hold each of the
 //! names, and each of the ranks, that the whole page held, in half of the time that a scrape may take, so that the whole page can
-//! still be asked for. An excerpt that fails otherwise than by being late gives way to a whole page within the same scrape.
+//! still be asked for. An excerpt that fails otherwise than by being late gives way to a whole page within the same scrape. Now and
+//! then all of this begins anew, since another server may have come to stand behind the address.
 
 use hyper::Uri;
 use hyper::http::uri::PathAndQuery;
@@ -15,14 +16,19 @@ use hyper::http::uri::PathAndQuery;
 /// Share of the time for a scrape in which the first excerpt must come, and the whole page before it must have come.
 pub const TRIAL: f64 = 0.5;
 
-/// Whole pages that are read after a trial that has failed before the next one.
-const PAUSE: u32 = 1_000;
+/// Whole pages that are read after excerpts have proved useless before the next trial, and excerpts before the next whole page.
+const TURN: u32 = 1_000;
+
+/// Excerpts of that many that may fail.
+const MOST_FAULTS: u32 = 10;
 
 /// What to ask one worker for.
 #[derive(Debug)]
 pub struct Excerpts {
     whole: PathAndQuery,
     state: State,
+    /// Excerpts that failed after a trial that did not, since the last turn began.
+    faults: u32,
 }
 
 #[derive(Debug)]
@@ -31,8 +37,13 @@ enum State {
     Whole { pause: u32 },
     /// An excerpt, for the first time.
     Trial(Excerpt),
-    /// An excerpt. The last one may not have come in time: the whole page would hardly have.
-    Good { excerpt: Excerpt, is_late: bool },
+    /// An excerpt, so many times.
+    Good {
+        excerpt: Excerpt,
+        left: u32,
+        /// The last one did not come in time. The whole page would hardly have either, so one is let pass.
+        is_late: bool,
+    },
 }
 
 /// A request for some series of a page.
@@ -45,7 +56,7 @@ struct Excerpt {
 }
 
 /// What a page holds.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Held {
     /// Of the names that were asked for.
     pub names: Vec<&'static str>,
@@ -56,7 +67,7 @@ impl Excerpts {
     /// Of the page at `url`.
     pub fn of(url: &Uri) -> Self {
         let whole = url.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        Self { whole, state: State::Whole { pause: 0 } }
+        Self { whole, state: State::Whole { pause: 0 }, faults: 0 }
     }
 
     /// The path of the whole page.
@@ -90,39 +101,49 @@ impl Excerpts {
 
     /// An excerpt could be read; `held` says what of some names it holds. Returns whether it is to be believed.
     pub fn read_excerpt(&mut self, held: impl FnOnce(&[&'static str]) -> Held) -> bool {
-        let (state, is_good) = match std::mem::replace(&mut self.state, State::Whole { pause: PAUSE }) {
-            State::Trial(excerpt) if held(&excerpt.names) == excerpt.expected => {
-                (State::Good { excerpt, is_late: false }, true)
-            }
-            State::Trial(_) => (State::Whole { pause: PAUSE }, false),
-            State::Good { excerpt, .. } => (State::Good { excerpt, is_late: false }, true),
-            State::Whole { pause } => (State::Whole { pause }, false),
+        let state = std::mem::replace(&mut self.state, State::Whole { pause: TURN });
+        let (excerpt, left) = match state {
+            State::Trial(excerpt) if held(&excerpt.names).has_all_of(&excerpt.expected) => (excerpt, TURN),
+            State::Good { excerpt, left, .. } => (excerpt, left.saturating_sub(1)),
+            State::Trial(_) | State::Whole { .. } => return false,
         };
-        self.state = state;
-        is_good
+        match left {
+            0 => self.forget(),
+            left => self.state = State::Good { excerpt, left, is_late: false },
+        }
+        true
     }
 
     /// An excerpt has failed, by not coming in time or otherwise. Returns whether the whole page is to be asked for at once.
     pub fn failed(&mut self, by_time: bool) -> bool {
         match &mut self.state {
             State::Trial(_) => {
-                self.state = State::Whole { pause: PAUSE };
+                self.state = State::Whole { pause: TURN };
                 true
             }
-            State::Good { is_late, .. } if by_time && !*is_late => {
-                *is_late = true;
-                false
-            }
-            State::Good { .. } | State::Whole { .. } => {
-                self.forget();
+            State::Good { is_late, .. } => {
+                self.faults += 1;
+                if self.faults >= MOST_FAULTS {
+                    (self.state, self.faults) = (State::Whole { pause: TURN }, 0);
+                } else if by_time && std::mem::replace(is_late, true) {
+                    self.state = State::Whole { pause: 0 };
+                }
                 !by_time
             }
+            State::Whole { .. } => true,
         }
     }
 
     /// Whatever answers next may be something else: what was known of it says nothing.
     pub fn forget(&mut self) {
-        self.state = State::Whole { pause: 0 };
+        (self.state, self.faults) = (State::Whole { pause: 0 }, 0);
+    }
+}
+
+impl Held {
+    fn has_all_of(&self, other: &Self) -> bool {
+        other.names.iter().all(|name| self.names.contains(name))
+            && other.ranks.iter().all(|rank| self.ranks.contains(rank))
     }
 }
 

@@ -124,30 +124,28 @@ impl Scraper {
             names: reader.found(names),
             ranks: reading.ranks.iter().map(|rank| rank.rank).collect(),
         };
-        let (mut is_tried, mut failure) = (false, None);
+        let mut reserved = None;
         if let Some((path, share)) = excerpts.excerpt() {
-            is_tried = true;
+            reserved = Some(deadline.mul_f64(1.0 - share));
             match read(client, (peer, path), deadline.mul_f64(share), (engine, reader), counters).await {
                 Ok(reading) if excerpts.read_excerpt(|names| held(reader, &reading, names)) => return Ok(reading),
-                Ok(_) => {}
-                Err(error) if excerpts.failed(error.is_timeout()) => failure = Some(error),
-                Err(error) => return Err(error),
+                Err(error) if !excerpts.failed(error.is_timeout()) => return Err(error),
+                Ok(_) | Err(_) => {}
             }
         }
-        let left = deadline.saturating_sub(began.elapsed());
-        match read(client, (peer, excerpts.whole()), left, (engine, reader), counters).await {
+        // What a trial has left for the whole page is there for it, also where this process was kept from running meanwhile.
+        let left = deadline.saturating_sub(began.elapsed()).max(reserved.unwrap_or_default());
+        let result = read(client, (peer, excerpts.whole()), left, (engine, reader), counters).await;
+        match &result {
             Ok(reading) => {
                 let is_quick = began.elapsed() < deadline.mul_f64(TRIAL);
-                excerpts.read_whole(reading.engine.names(), is_quick, |names| held(reader, &reading, names));
-                Ok(reading)
+                excerpts.read_whole(reading.engine.names(), is_quick, |names| held(reader, reading, names));
             }
-            // There may have been too little time for it.
-            Err(error) if is_tried => Err(failure.filter(|_| error.is_timeout()).unwrap_or(error)),
-            Err(error) => {
-                excerpts.forget();
-                Err(error)
-            }
+            // After an excerpt there may have been too little time for it.
+            Err(error) if error.is_timeout() && reserved.is_some() => {}
+            Err(_) => excerpts.forget(),
         }
+        result
     }
 
     fn log_change(&mut self, result: &Result<Reading, ScrapeError>) {

@@ -210,6 +210,26 @@ async fn after_one_bad_answer_excerpts_are_asked_for_again() {
 }
 
 #[tokio::test]
+async fn excerpts_that_begin_to_hang_cost_two_scrapes() {
+    let excerpts = Arc::new(AtomicU64::new(0));
+    let worker = Scripted::start(move |path| match path.contains('?') {
+        true if excerpts.fetch_add(1, Ordering::Relaxed) >= 3 => {
+            Body::from_stream(stream::pending::<Result<Bytes, Infallible>>()).into_response()
+        }
+        _ => VLLM.into_response(),
+    });
+    let proxy = FakeProxy::start();
+    let sidecar = Sidecar::start(config(&proxy, worker.server.address, "2s", "")).await.unwrap();
+    let asked = worker.asked(12).await;
+    let is_asked: Vec<_> = asked.iter().take(12).map(|path| is_excerpt(path)).collect();
+    // A page, three excerpts, two that hang, a page, a trial that hangs, and pages from then on.
+    let expected = [false, true, true, true, true, true, false, true, false, false, false, false];
+    assert_eq!(is_asked, expected, "{asked:?}");
+    let timeouts = "sluice_sidecar_scrapes_total{pool=\"p\",result=\"timeout\"}";
+    assert_eq!(counted(&sidecar, [timeouts]).await, [2]);
+}
+
+#[tokio::test]
 async fn another_configuration_begins_with_the_whole_page() {
     let worker = Scripted::start(|path| match path.contains('?') {
         true => {

@@ -191,6 +191,8 @@ async fn a_prometheus_behind_an_authority_of_its_own_is_asked() {
     let budget = |pool: &str| proxy.with(|control| control.taken.last()?.pools.get(pool)?.dispatch_budget);
     until("its number is told", || budget("p").filter(|budget| *budget == 0.25)).await;
     until("the other source is asked", || budget("q").filter(|budget| *budget > 0.9)).await;
+    let asked_again = || (unknown.connections.load(Ordering::Relaxed) >= 2).then_some(());
+    until("the unknown one was tried in vain", asked_again).await;
     assert_eq!(unknown.pages(), 0);
 
     std::fs::write(&file, "no certificate").unwrap();

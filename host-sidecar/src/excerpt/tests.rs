@@ -67,9 +67,9 @@ fn a_trial_that_lacks_a_name_or_a_rank_is_the_last_for_long() {
     let lacks_rank = |names: &[&'static str]| Held { names: names[..2].to_vec(), ranks: vec![0] };
     let mut excerpts = tried();
     assert!(!excerpts.read_excerpt(lacks_rank));
-    assert_eq!(pages_until_trial(&mut excerpts), PAUSE + 1);
+    assert_eq!(pages_until_trial(&mut excerpts), TURN + 1);
     assert!(!excerpts.read_excerpt(of_first(1)));
-    assert_eq!(pages_until_trial(&mut excerpts), PAUSE + 1);
+    assert_eq!(pages_until_trial(&mut excerpts), TURN + 1);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_trial_that_fails_gives_way_at_once_and_for_long() {
     for by_time in [true, false] {
         let mut excerpts = tried();
         assert!(excerpts.failed(by_time), "half of the time is left");
-        assert_eq!(pages_until_trial(&mut excerpts), PAUSE + 1);
+        assert_eq!(pages_until_trial(&mut excerpts), TURN + 1);
     }
 }
 
@@ -92,10 +92,11 @@ fn a_page_that_takes_long_is_followed_by_no_trial() {
 }
 
 #[test]
-fn a_good_excerpt_that_fails_is_tried_again_after_one_whole_page() {
+fn a_good_excerpt_that_fails_is_followed_by_another() {
     let mut excerpts = good();
-    assert!(excerpts.failed(false));
-    assert_eq!(pages_until_trial(&mut excerpts), 1);
+    assert!(excerpts.failed(false), "the whole page is asked for in between");
+    excerpts.read_whole(NAMES.to_vec(), true, never);
+    assert!(excerpts.read_excerpt(never));
 }
 
 #[test]
@@ -106,6 +107,42 @@ fn one_late_excerpt_is_followed_by_another_and_two_by_a_whole_page() {
     assert!(!excerpts.failed(true) && is_asked(&excerpts), "not two in a row");
     assert!(!excerpts.failed(true) && !is_asked(&excerpts));
     assert_eq!(pages_until_trial(&mut excerpts), 1);
+}
+
+#[test]
+fn excerpts_that_fail_again_and_again_are_given_up_however_they_fail() {
+    let mut random = fastrand::Rng::with_seed(11);
+    for by_time in [Some(true), Some(false), None] {
+        let (mut excerpts, mut failures) = (good(), 0);
+        // Until a trial is long in coming.
+        loop {
+            if is_asked(&excerpts) {
+                if !excerpts.read_excerpt(of_first(2)) || random.bool() {
+                    continue;
+                }
+                excerpts.failed(by_time.unwrap_or_else(|| random.bool()));
+                failures += 1;
+            } else if pages_until_trial(&mut excerpts) > 1 {
+                break;
+            }
+        }
+        assert_eq!(failures, MOST_FAULTS, "{by_time:?}");
+    }
+}
+
+#[test]
+fn after_many_excerpts_the_whole_page_is_looked_at_again() {
+    let mut excerpts = good();
+    for _ in 0..TURN {
+        assert!(is_asked(&excerpts) && excerpts.read_excerpt(never));
+    }
+    assert_eq!(pages_until_trial(&mut excerpts), 1);
+}
+
+#[test]
+fn a_trial_may_hold_more_than_the_page_before() {
+    let mut excerpts = tried();
+    assert!(excerpts.read_excerpt(|names| Held { names: names.to_vec(), ranks: vec![2, 1, 0] }));
 }
 
 #[test]

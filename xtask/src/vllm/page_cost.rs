@@ -94,3 +94,12 @@ impl Asked {
         Ok(Self { ms: quantile(&times, 0.5).context("nothing was timed")?, bytes })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_names_are_those_that_the_sidecar_asks_for() {
+        let names = host_sidecar::engines::Engine::Vllm.names();
+        assert_eq!(super::NAMES.map(|name| format!("vllm:{name}")).as_slice(), names);
+    }
+}
