@@ -19,6 +19,7 @@ use hyper::{Request, StatusCode, Uri};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
 use crate::fetch::{Cause, FetchError, Peer};
@@ -36,10 +37,17 @@ const LAST_TURNS: u32 = 16;
 /// Reads pages of one server by GET; a redirect is an answer like any other.
 #[derive(Debug)]
 pub struct PageClient {
+    server: Server,
+    /// Put off for every exchange, which is much cheaper than one of its own for each.
+    late: Pin<Box<Sleep>>,
+}
+
+#[derive(Debug)]
+struct Server {
     uri: Uri,
     host: HeaderValue,
-    /// On which nothing is under way.
-    kept: Option<Connection>,
+    /// On which nothing is under way. Boxed, since it changes hands with every page.
+    kept: Option<Box<Connection>>,
 }
 
 #[derive(Debug)]
@@ -59,7 +67,7 @@ enum Failure {
 }
 
 impl PageClient {
-    /// Of the server of an absolute URL.
+    /// Of the server of an absolute URL. Only within a runtime, whose clock it goes by.
     ///
     /// # Errors
     /// It is no such URL.
@@ -67,12 +75,12 @@ impl PageClient {
         let uri: Uri = url.parse().map_err(connection)?;
         let host = uri.authority().map(|authority| HeaderValue::try_from(authority.as_str()));
         let host = host.ok_or_else(|| connection("the URL names no host"))?.map_err(connection)?;
-        Ok(Self { uri, host, kept: None })
+        Ok(Self { server: Server { uri, host, kept: None }, late: Box::pin(sleep(Duration::ZERO)) })
     }
 
     /// The URL it was made of.
     pub fn url(&self) -> &Uri {
-        &self.uri
+        &self.server.uri
     }
 
     /// Status of one exchange for the page at `path` that takes at most `deadline` and `limit` bytes; `take` is given the body
@@ -82,13 +90,14 @@ impl PageClient {
     /// [`FetchError`]; any status is an answer.
     pub async fn get(
         &mut self,
-        (peer, path): (&Peer, &PathAndQuery),
+        of: (&Peer, &PathAndQuery),
         deadline: Duration,
         limit: usize,
         take: impl FnMut(&[u8]),
     ) -> Result<StatusCode, FetchError> {
-        let (mut exchange, mut late) =
-            (pin!(self.exchange((peer, path), limit, take)), pin!(tokio::time::sleep(deadline)));
+        let Self { server, late } = self;
+        late.as_mut().reset(Instant::now() + deadline);
+        let mut exchange = pin!(server.exchange(of, limit, take));
         let (mut is_late, mut turns) = (false, LAST_TURNS);
         poll_fn(|context| {
             if let Poll::Ready(answer) = exchange.as_mut().poll(context) {
@@ -106,7 +115,9 @@ impl PageClient {
         })
         .await
     }
+}
 
+impl Server {
     async fn exchange(
         &mut self,
         (peer, path): (&Peer, &PathAndQuery),
@@ -127,7 +138,7 @@ impl PageClient {
                 }
             }
         }
-        let mut fresh = Connection::open(peer, self.uri.clone()).await.map_err(FetchError::Connection)?;
+        let mut fresh = Box::new(Connection::open(peer, self.uri.clone()).await.map_err(FetchError::Connection)?);
         match fresh.exchange(self.request(path)?, limit, &mut take).await {
             Err(Failure::Unanswered(cause)) => Err(FetchError::Connection(cause)),
             Err(Failure::Answered(error)) => Err(error),
@@ -139,7 +150,7 @@ impl PageClient {
     }
 
     fn request(&self, path: &PathAndQuery) -> Result<Request<Empty<Bytes>>, FetchError> {
-        Request::get(path.as_str()).header(HOST, self.host.clone()).body(Empty::new()).map_err(connection)
+        Request::get(Uri::from(path.clone())).header(HOST, self.host.clone()).body(Empty::new()).map_err(connection)
     }
 }
 

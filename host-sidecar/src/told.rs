@@ -81,10 +81,10 @@ impl Told {
             now.iter().for_each(|pool| sent.add(pool, pool.workers.iter().map(|worker| (worker, None))));
             return sent;
         };
-        for ((pool, is_told), news) in now.iter().zip(&chosen.is_told).zip(&news) {
-            let held = is_told.iter().zip(news).map(|(is_told, news)| news.credit.filter(|_| !is_told));
+        for ((pool, is_told), news) in now.iter().zip(&chosen.is_told).zip(news) {
+            let held = is_told.iter().zip(news.workers).map(|(is_told, news)| news.credit.filter(|_| !is_told));
             sent.add(pool, pool.workers.iter().zip(held));
-            sent.remove(pool, self.pools.get(&pool.name));
+            sent.remove(pool, news.gone, self.pools.get(&pool.name));
         }
         sent
     }
@@ -125,42 +125,18 @@ impl Told {
         self.pools.clear();
     }
 
-    /// What is new of each worker of each pool; `None` where the proxy holds no such pool.
-    ///
-    /// Numbers that a later scrape has seen again are as good as from that. A proxy whose count fell has restarted, and what
-    /// was known of the one before says nothing.
-    fn news(&mut self, now: &[PoolNow<'_>]) -> Option<Vec<Vec<News>>> {
-        let of_pool = |pool: &PoolNow<'_>| {
-            let held = self.pools.get_mut(&pool.name)?;
-            let has_restarted = pool.said.requests < held.said.requests;
-            held.said = pool.said;
-            // Both are in the order of addresses.
-            let mut all_held = held.workers.iter_mut().peekable();
-            let of_worker = |worker: &WorkerNow<'_>| {
-                while all_held.next_if(|(address, _)| is_before(address, worker.address)).is_some() {}
-                let known = all_held.next_if(|(address, _)| !is_before(worker.address, address));
-                let Some((_, known)) = known else { return News { is_state: true, is_number: true, credit: None } };
-                let has_numbers = worker.numbers == known.numbers;
-                if has_numbers {
-                    known.credit = worker.credit;
-                } else if has_restarted {
-                    known.credit = Admitted::default();
-                }
-                let is_number = !has_numbers || !worker.has_cause(&known.report);
-                News { is_state: !worker.has_state(&known.report), is_number, credit: Some(known.credit) }
-            };
-            Some(pool.workers.iter().map(of_worker).collect())
-        };
-        now.iter().map(of_pool).collect()
+    /// What is new of each pool; `None` where the proxy holds no such pool.
+    fn news(&mut self, now: &[PoolNow<'_>]) -> Option<Vec<PoolNews>> {
+        now.iter().map(|pool| Some(self.pools.get_mut(&pool.name)?.news(pool))).collect()
     }
 
     /// Which workers to tell: all whose state is new, and of the others at most `due`, in turns.
-    fn chosen(&mut self, now: &[PoolNow<'_>], news: &[Vec<News>], due: usize) -> Chosen {
+    fn chosen(&mut self, now: &[PoolNow<'_>], news: &[PoolNews], due: usize) -> Chosen {
         let mut is_told: Vec<Vec<bool>> =
-            news.iter().map(|news| news.iter().map(|news| news.is_state).collect()).collect();
+            news.iter().map(|news| news.workers.iter().map(|news| news.is_state).collect()).collect();
         let mut waiting = Vec::new();
         for (at, news) in news.iter().enumerate() {
-            let numbers = news.iter().enumerate().filter(|(_, news)| news.is_number && !news.is_state);
+            let numbers = news.workers.iter().enumerate().filter(|(_, news)| news.is_number && !news.is_state);
             waiting.extend(numbers.map(|(place, _)| (at, place)));
         }
         let of = |(at, place): (usize, usize)| {
@@ -182,6 +158,15 @@ impl Told {
         }
         Chosen { is_told, is_left }
     }
+}
+
+/// What is new of a pool.
+#[derive(Debug)]
+struct PoolNews {
+    /// In the pool's order.
+    workers: Vec<News>,
+    /// Addresses of workers that the pool no longer has.
+    gone: Vec<String>,
 }
 
 /// What is new of a worker.
@@ -214,17 +199,41 @@ impl Chosen {
 }
 
 impl Held {
-    /// Addresses of workers that the pool no longer has.
-    fn gone(&self, pool: &PoolNow<'_>) -> Vec<String> {
-        let mut there = pool.workers.iter().peekable();
-        let mut gone = Vec::new();
-        for address in self.workers.keys() {
-            while there.next_if(|worker| is_before(worker.address, address)).is_some() {}
-            if there.next_if(|worker| !is_before(address, worker.address)).is_none() {
-                gone.push(address.to_string());
+    /// What is new of the pool, beside this.
+    ///
+    /// Numbers that a later scrape has seen again are as good as from that. A proxy whose count fell has restarted, and what
+    /// was known of the one before says nothing.
+    fn news(&mut self, pool: &PoolNow<'_>) -> PoolNews {
+        let has_restarted = pool.said.requests < self.said.requests;
+        self.said = pool.said;
+        let mut news = PoolNews { workers: Vec::with_capacity(pool.workers.len()), gone: Vec::new() };
+        // Both are in the order of addresses.
+        let mut all_held = self.workers.iter_mut().peekable();
+        for worker in &pool.workers {
+            while let Some((address, _)) = all_held.next_if(|(address, _)| is_before(address, worker.address)) {
+                news.gone.push(address.to_string());
             }
+            let known = all_held.next_if(|(address, _)| !is_before(worker.address, address));
+            news.workers.push(match known {
+                Some((_, known)) => known.news(worker, has_restarted),
+                None => News { is_state: true, is_number: true, credit: None },
+            });
         }
-        gone
+        news.gone.extend(all_held.map(|(address, _)| address.to_string()));
+        news
+    }
+}
+
+impl HeldWorker {
+    fn news(&mut self, worker: &WorkerNow<'_>, has_restarted: bool) -> News {
+        let has_numbers = worker.numbers == self.numbers;
+        if has_numbers {
+            self.credit = worker.credit;
+        } else if has_restarted {
+            self.credit = Admitted::default();
+        }
+        let is_number = !has_numbers || !worker.has_cause(&self.report);
+        News { is_state: !worker.has_state(&self.report), is_number, credit: Some(self.credit) }
     }
 }
 
@@ -257,10 +266,10 @@ impl Sent {
     }
 
     /// Tells which workers a pool no longer has; nothing of the pool at all where the proxy knows all of it.
-    fn remove(&mut self, pool: &PoolNow<'_>, held: Option<&Held>) {
-        let (Some(held), Some(report)) = (held, self.document.pools.get_mut(&*pool.name)) else { return };
-        report.removed = held.gone(pool);
-        if *report == held.report {
+    fn remove(&mut self, pool: &PoolNow<'_>, gone: Vec<String>, held: Option<&Held>) {
+        let Some(report) = self.document.pools.get_mut(&*pool.name) else { return };
+        report.removed = gone;
+        if held.is_some_and(|held| *report == held.report) {
             self.document.pools.remove(&*pool.name);
             self.credits.pop();
         }

@@ -54,8 +54,12 @@ impl SaturationRule {
                 Detector::Concurrency(limits) => limits.pool(workers),
             }
         };
+        let prefills = stage(Role::prefills);
+        // Mostly both stages are the same workers, which are gone through often.
+        let is_one_stage = live.clone().all(|worker| worker.role == Role::Both);
+        let fuller = if is_one_stage { prefills } else { prefills.max(stage(Role::decodes)) };
         // A threshold close to nothing divides beyond what a number holds; that is the fullest there is, not unknown.
-        stage(Role::prefills).max(stage(Role::decodes)).min(f64::MAX)
+        fuller.min(f64::MAX)
     }
 
     /// How full one worker is.
