@@ -205,6 +205,40 @@ async fn answers_that_break_off_cost_what_was_seen() {
 }
 
 #[tokio::test]
+async fn a_report_of_one_of_several_answers_is_not_taken_for_all() {
+    let rig = Rig::start(setup(2)).await;
+    let budgets = Budgets::of(&rig).await;
+    let of_two = |path: &str| {
+        let mut body = reporting(path, 10, true);
+        body["n"] = json!(2);
+        body
+    };
+    // Whoever reports before the end reports of one answer.
+    rig.worker.set_faults([Fault::RepeatedUsage, Fault::Truncate]);
+    let paths = [CHAT, "/v1/completions"];
+    for (tenant, path) in (0..).map(tenant).zip(paths) {
+        let (status, answer) = post(&rig, path, &tenant, &of_two(path)).await;
+        assert!(
+            status == 200 && answer.contains("completion_tokens") && !answer.contains("[DONE]"),
+            "{path}: {answer}"
+        );
+    }
+    rig.worker.set_faults([Fault::RepeatedUsage]);
+    for (tenant, path) in (10..).map(tenant).zip(paths) {
+        assert_eq!(post(&rig, path, &tenant, &of_two(path)).await.0, 200);
+    }
+    rig.worker.set_faults([]);
+    for (tenant, path) in (0..).map(tenant).zip(paths) {
+        let (spent, line) = (budgets.spent(&tenant).await, logged(&rig, &tenant).await);
+        assert_eq!((number(&line, "output_tokens"), &line["prompt_tokens"]), (10, &Value::Null), "{path}: {line}");
+        assert_eq!(spent, number(&line, "estimated_prompt_tokens") + 10, "half of both, by their deltas: {path}");
+    }
+    for (tenant, path) in (10..).map(tenant).zip(paths) {
+        assert_eq!(budgets.spent(&tenant).await, PROMPT + 20, "{path}: what is reported at the end is of all");
+    }
+}
+
+#[tokio::test]
 async fn callers_that_leave_pay_for_what_has_come_or_as_estimated() {
     let rig = Rig::start(setup(2).patient()).await;
     let budgets = Budgets::of(&rig).await;

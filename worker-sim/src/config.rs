@@ -87,8 +87,8 @@ pub enum Fault {
     NullUsage,
     /// Answers tell numbers that cannot be.
     AbsurdUsage,
-    /// Chunks of a stream of chat completions or completions tell the usage so far, asked for it or not; and every stream
-    /// tells its usage twice at its end.
+    /// Chunks of a stream of chat completions or completions tell the usage so far of the one answer that they are of, asked for it
+    /// or not; and every stream tells its usage twice at its end.
     RepeatedUsage,
     /// Chunks of a stream that is to tell its usage say that it is null until they do, as OpenAI's own say.
     NullsBetween,

@@ -175,11 +175,11 @@ impl Envelope {
         Bill::of(job, self.cached_share)
     }
 
-    /// The events of one token; the first one opens its choice. `so_far` tokens have come, this one included.
-    pub(super) fn token(&self, job: &Job, token: Delivery, so_far: u64) -> Vec<Bytes> {
+    /// The events of one token; the first one opens its choice.
+    pub(super) fn token(&self, job: &Job, token: Delivery) -> Vec<Bytes> {
         let Delivery { choice, index, last } = token;
         let first = index == 0;
-        let usage = self.between(job, so_far);
+        let usage = self.between(job, u64::from(index) + 1);
         match self.api {
             Api::Chat => {
                 let role = first.then(|| self.role_chunk(choice, usage));
@@ -198,10 +198,10 @@ impl Envelope {
         }
     }
 
-    /// What a chunk says of the usage that does not have to.
-    fn between(&self, job: &Job, so_far: u64) -> Option<Told> {
+    /// What a chunk says of the usage that does not have to, when its choice has so many tokens. Like vLLM it tells of no other.
+    fn between(&self, job: &Job, of_choice: u64) -> Option<Told> {
         if self.telling.repeated {
-            return self.tell(self.bill(job).after(so_far).chunk());
+            return self.tell(self.bill(job).after(of_choice).chunk());
         }
         (self.telling.nulls && job.include_usage).then_some(Told::Null)
     }

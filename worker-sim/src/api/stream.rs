@@ -54,7 +54,7 @@ impl Events {
                 return Some(Err(io::ErrorKind::ConnectionReset.into()));
             }
             self.tokens += 1;
-            self.ready.extend(self.envelope.token(&self.job, token, self.tokens));
+            self.ready.extend(self.envelope.token(&self.job, token));
         }
         if let Some(event) = self.ready.pop_front() {
             return Some(Ok(event));

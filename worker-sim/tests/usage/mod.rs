@@ -91,10 +91,14 @@ async fn usage_goes_wrong_as_its_faults_say() {
         assert_eq!(usage, told, "{fault:?}");
     }
     worker.set_faults([Fault::RepeatedUsage]);
+    let of_two = chat(&json!({"stream": true, "n": 2, "max_tokens": 4}));
+    let of_two = events(post(&worker, "/v1/chat/completions", &of_two).await).await;
     let events = chat_events(&worker, true).await;
     let so_far: Vec<u64> = events.iter().map(|event| event["usage"]["completion_tokens"].as_u64().unwrap()).collect();
     assert_eq!(so_far, [1, 1, 2, 3, 4, 4, 4], "the role, four tokens, and the report twice");
     assert!(!chat_events(&worker, false).await.iter().any(|event| event["choices"] == json!([])));
+    let told = of_two.iter().map(|event| event["usage"]["completion_tokens"].as_u64().unwrap());
+    assert_eq!(told.max(), Some(4), "a chunk tells of its own answer alone");
 }
 
 #[tokio::test]
