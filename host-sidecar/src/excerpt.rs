@@ -1,7 +1,7 @@
 //! How much of its page a worker is asked for.
 //!
 //! An engine's page is long, most of it buckets of histograms that nobody reads here, and it is written by the process that
-//! serves the engine's requests; what is read costs vLLM a tenth of that (docs/vllm.md). The Prometheus client for Python leaves
+//! serves the engine's requests; what is read costs vLLM about an eighth of that (docs/vllm.md). The Prometheus client for Python leaves
 //! out all series but those that `name[]` asks for. vLLM has it answer below `/metrics/` only: without the slash at the end
 //! another handler answers, which always writes the whole page.
 //!
