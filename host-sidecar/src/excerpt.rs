@@ -1,9 +1,9 @@
 //! How much of its page a worker is asked for.
 //!
 //! An engine's page is long, most of it buckets of histograms that nobody reads here, and it is written by the process that
-//! serves the engine's requests; what is read costs vLLM about an eighth of that (docs/vllm.md). The Prometheus client for Python leaves
-//! out all series but those that `name[]` asks for. vLLM has it answer below `/metrics/` only: without the slash at the end
-//! another handler answers, which always writes the whole page.
+//! serves the engine's requests; what is read costs vLLM about an eighth of that (docs/vllm.md). The Prometheus client for
+//! Python leaves out all series but those that `name[]` asks for. vLLM has it answer below `/metrics/` only: without the slash at
+//! the end another handler answers, which always writes the whole page.
 //!
 //! That a server heeds the names is never taken for granted. The first page is whole. The first excerpt must hold each of the
 //! names, and each of the ranks, that the whole page held, in half of the time that a scrape may take, so that the whole page can
