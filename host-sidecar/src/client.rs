@@ -159,7 +159,9 @@ impl Connection {
         let mut connector = peer.connector();
         poll_fn(|context| connector.poll_ready(context)).await?;
         let stream = connector.call(uri).await?;
-        let (sender, driver) = http1::Builder::new().read_buf_exact_size(Some(READ_BYTES)).handshake(stream).await?;
+        // A request is one piece, which a plain write takes more quickly than one of many pieces.
+        let mut builder = http1::Builder::new();
+        let (sender, driver) = builder.read_buf_exact_size(Some(READ_BYTES)).writev(false).handshake(stream).await?;
         Ok(Self { sender, driver, ended: false })
     }
 
