@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::page::{self, Sieve, samples};
+use crate::page::Page;
 use crate::reading::Reading;
 
 pub mod custom;
@@ -52,6 +52,8 @@ pub enum PageError {
     NoLoad,
     /// It names more ranks or GPUs than a worker can have.
     TooManyRanks,
+    /// It holds more of them than an engine can tell.
+    TooManySeries,
     /// It holds none of the metrics that an engine is recognised by.
     UnknownEngine,
     /// It holds none of the metrics of a DCGM exporter that tell of load or memory.
@@ -91,6 +93,10 @@ impl Engine {
         }
     }
 
+    fn wants_bytes(&self, name: &[u8]) -> bool {
+        str::from_utf8(name).is_ok_and(|name| self.wants(name))
+    }
+
     /// Names of all series that are read from its page, where the page is written by Python's Prometheus client, which can leave
     /// out all others when it is asked for these; of other engines nothing.
     pub fn names(&self) -> Vec<&'static str> {
@@ -107,7 +113,14 @@ impl Engine {
 ///
 /// # Errors
 /// The page is not that engine's, or cannot be believed.
-pub fn read(engine: &Engine, page: &str) -> Result<Reading, PageError> {
+pub fn read(engine: &Engine, page: impl AsRef<[u8]>) -> Result<Reading, PageError> {
+    read_as(engine, &Page::of(page, |name| engine.wants_bytes(name)))
+}
+
+fn read_as(engine: &Engine, page: &Page) -> Result<Reading, PageError> {
+    if page.has_too_many() {
+        return Err(PageError::TooManySeries);
+    }
     let mut sheet = Sheet::default();
     match engine {
         Engine::Vllm => vllm::note(&mut sheet, page),
@@ -124,7 +137,7 @@ pub fn read(engine: &Engine, page: &str) -> Result<Reading, PageError> {
         _ => Vec::new(),
     };
     let (ranks, limits, mut doubts) = (sheet.reports()?, sheet.limits(), sheet.doubts());
-    doubts.extend(page::is_cut(page).then_some(LAST_LINE));
+    doubts.extend(page.is_cut().then_some(LAST_LINE));
     Ok(Reading { engine: engine.clone(), ranks, limits, doubts, hardware })
 }
 
@@ -137,9 +150,13 @@ pub fn read(engine: &Engine, page: &str) -> Result<Reading, PageError> {
 /// assert_eq!(recognise("sglang:num_running_reqs{model_name=\"m\"} 2\n"), Some(Engine::Sglang));
 /// assert_eq!(recognise("<html>Bad Gateway</html>\n"), None);
 /// ```
-pub fn recognise(page: &str) -> Option<Engine> {
+pub fn recognise(page: impl AsRef<[u8]>) -> Option<Engine> {
+    engine_behind(&Page::of(page, is_of_any))
+}
+
+fn engine_behind(page: &Page) -> Option<Engine> {
     let mut dynamo = None;
-    for (engine, _) in samples(page, "", engine_of) {
+    for (engine, _) in page.samples(engine_of) {
         if engine != Engine::Dynamo {
             return Some(engine);
         }
@@ -152,67 +169,61 @@ pub fn recognise(page: &str) -> Option<Engine> {
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     recognised: Option<Engine>,
-    page: Sieve,
+    page: Page,
 }
 
 impl Reader {
     /// Begins another page.
     pub fn begin(&mut self) {
-        self.page.clear();
+        self.page.begin();
     }
 
     /// Takes the next piece of a page, of which it keeps what any engine is read by, or `configured` where that is known.
     pub fn push(&mut self, configured: Option<&Engine>, piece: &[u8]) {
         match configured {
-            Some(engine) => self.page.push(piece, |name| str::from_utf8(name).is_ok_and(|name| engine.wants(name))),
+            Some(engine) => self.page.push(piece, |name| engine.wants_bytes(name)),
             None => self.page.push(piece, is_of_any),
         }
     }
 
-    /// What the page says that has come since [`Self::begin`].
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub fn end(&mut self, configured: Option<&Engine>) -> Result<Reading, PageError> {
-        let mut kept = std::mem::take(&mut self.page);
-        let reading = self.read(configured, &page::text(kept.end()));
-        self.page = kept;
-        reading
-    }
-
-    /// Which of these names of series stand on the page that has been read last.
-    pub fn found(&mut self, names: &[&'static str]) -> Vec<&'static str> {
-        let mut kept = std::mem::take(&mut self.page);
-        let mut stands = vec![false; names.len()];
-        for (at, _) in samples(&page::text(kept.end()), "", |name| names.iter().position(|known| *known == name)) {
-            if let Some(stands) = stands.get_mut(at) {
-                *stands = true;
-            }
-        }
-        self.page = kept;
-        names.iter().zip(stands).filter_map(|(name, stands)| stands.then_some(*name)).collect()
-    }
-
-    /// What `page` says if it is `configured`'s or, without that, the engine's that it is recognised by. One that has been
-    /// recognised is looked for anew only when its page can no longer be read as such: the worker may have been replaced.
+    /// What the page says that has come since [`Self::begin`], if it is `configured`'s or, without that, the engine's that it
+    /// is recognised by. One that has been recognised is looked for anew only when its page can no longer be read as such: the
+    /// worker may have been replaced.
     ///
     /// # Errors
     /// The page is not the engine's, or of none that is known, or cannot be believed.
-    pub fn read(&mut self, configured: Option<&Engine>, page: &str) -> Result<Reading, PageError> {
+    pub fn end(&mut self, configured: Option<&Engine>) -> Result<Reading, PageError> {
+        let Self { recognised, page } = self;
         if let Some(engine) = configured {
-            return read(engine, page);
+            return read_as(engine, page);
         }
-        let known = self.recognised.as_ref().map(|engine| read(engine, page));
+        let known = recognised.as_ref().map(|engine| read_as(engine, page));
         // Behind Dynamo's own gauges an engine's may appear, which say more.
         if let Some(Ok(reading)) = &known
             && reading.engine != Engine::Dynamo
         {
             return known.unwrap_or(Err(PageError::UnknownEngine));
         }
-        match recognise(page) {
-            Some(engine) => read(self.recognised.insert(engine), page),
+        match engine_behind(page) {
+            Some(engine) => read_as(recognised.insert(engine), page),
             None => known.unwrap_or(Err(PageError::UnknownEngine)),
         }
+    }
+
+    /// All of this for a page that is there already.
+    ///
+    /// # Errors
+    /// As [`Self::end`].
+    pub fn read(&mut self, configured: Option<&Engine>, page: impl AsRef<[u8]>) -> Result<Reading, PageError> {
+        self.begin();
+        self.push(configured, page.as_ref());
+        self.end(configured)
+    }
+
+    /// Which of these names of series stand on the page that has been read last.
+    pub fn found(&self, names: &[&'static str]) -> Vec<&'static str> {
+        let stands = |name: &str| self.page.samples(|known| (known == name).then_some(())).next().is_some();
+        names.iter().copied().filter(|name| stands(name)).collect()
     }
 }
 
@@ -245,13 +256,8 @@ fn in_table<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
 }
 
 /// Notes what a page of one rank says, by a table of names.
-fn note_single(
-    sheet: &mut Sheet,
-    page: &str,
-    prefix: &str,
-    load_of: impl Fn(&str) -> Option<Load>,
-) -> Result<(), PageError> {
-    for (load, sample) in samples(page, prefix, load_of) {
+fn note_single(sheet: &mut Sheet, page: &Page, load_of: impl Fn(&str) -> Option<Load>) -> Result<(), PageError> {
+    for (load, sample) in page.samples(load_of) {
         sheet.note(0, load, sample.value)?;
     }
     Ok(())
@@ -262,6 +268,7 @@ impl fmt::Display for PageError {
         match self {
             Self::NoLoad => write!(out, "the page holds no load gauge of this engine, or none that can be believed"),
             Self::TooManyRanks => write!(out, "the page names more than {MAX_RANKS} ranks or GPUs"),
+            Self::TooManySeries => write!(out, "the page holds more series than an engine can tell of its load"),
             Self::UnknownEngine => write!(
                 out,
                 "the page is of no engine that is known: name one in `engine`, or map its metrics with `engine.custom`"

@@ -9,7 +9,6 @@ use tracing::{info, warn};
 use crate::config;
 use crate::engines::dcgm;
 use crate::nvml;
-use crate::page::text;
 use crate::scrape::{ScrapeError, page};
 use crate::shared::Shared;
 use crate::table::Target;
@@ -33,7 +32,7 @@ pub async fn follow_exporter(shared: Arc<Shared>, target: Target) {
     let mut configured = shared.configured();
     while let Some((config, _, peer)) = shared.pool(pool) {
         let looked = page(&peer, url, LONGEST_LOOK.min(config.hardware.interval)).await;
-        let gpus = looked.and_then(|page| dcgm::read(&text(&page)).map_err(ScrapeError::Page));
+        let gpus = looked.and_then(|page| dcgm::read(page).map_err(ScrapeError::Page));
         if was_good.replace(gpus.is_ok()) != Some(gpus.is_ok()) {
             match &gpus {
                 Ok(gpus) => info!(pool, worker, gpus = gpus.len(), "exporter answers"),

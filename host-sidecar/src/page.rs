@@ -1,8 +1,12 @@
 //! A Prometheus or OpenMetrics text page, line by line.
 //!
 //! Written here because the crate that fits best, `prometheus-parse`, takes only letters, digits and underscores for a
-//! name: every `vllm:` line would be dropped, and a `}` inside a label ends its labels early. Nothing here keeps state,
-//! and what is not asked for by name costs no more than finding where its name ends.
+//! name: every `vllm:` line would be dropped, and a `}` inside a label ends its labels early.
+//!
+//! A page is taken in as it comes, so that it is never held whole, and from one page of a server to the next little but the
+//! values changes. So the samples of the page before are kept: a line that begins like the one that stood in its place is
+//! read from its value on, and its labels, which come by the dozen, are taken apart once. What is not asked for by name costs
+//! no more than finding where its name ends.
 //!
 //! A line counts only when it is a sample from its first to its last character, so that what was cut off or mixed up on
 //! its way is skipped and not misread:
@@ -19,306 +23,265 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memchr_iter, memchr2, memchr3};
+use memchr::{memchr, memchr_iter};
 
-mod sieve;
+mod sample;
 
-pub use sieve::Sieve;
+pub use sample::Sample;
+use sample::name_of;
 
-/// The text of a page. Bytes that are no UTF-8 become the sign that says so, which is no part of any name or number.
+/// Longest line, in bytes: settings of an engine take some thousand.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// Most samples of a page: of each of the most ranks more than any engine tells.
+const MOST_SAMPLES: usize = 16 << 10;
+
+/// Samples that are kept for the next page, and bytes of their names and labels each may have. Thousands of pages are kept so.
+const USUAL_SAMPLES: usize = 1_024;
+const USUAL_BYTES: usize = 8 << 10;
+
+/// The samples of one page after another.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// Those of this page, as far as it has come, and behind them what is left of the page before.
+    samples: Vec<Sample>,
+    /// How many are of this page.
+    read: usize,
+    /// A line whose end has not come yet.
+    begun: Vec<u8>,
+    has_too_many: bool,
+}
+
+impl Page {
+    /// All of a page.
+    ///
+    /// ```
+    /// use host_sidecar::page::Page;
+    ///
+    /// let text = "# TYPE engine:load gauge\nengine:load{rank=\"3\"} 1e+09\nengine:other 4\n";
+    /// let page = Page::of(text, |name| name == b"engine:load");
+    /// let (_, load) = page.samples(Some).next().unwrap();
+    /// assert_eq!((load.label("rank").as_deref(), load.value), (Some("3"), 1e9));
+    /// ```
+    pub fn of(text: impl AsRef<[u8]>, wanted: impl Fn(&[u8]) -> bool) -> Self {
+        let mut page = Self::default();
+        page.push(text.as_ref(), wanted);
+        page
+    }
+
+    /// Begins another page.
+    pub fn begin(&mut self) {
+        (self.read, self.has_too_many) = (0, false);
+        self.samples.truncate(USUAL_SAMPLES);
+        self.samples.retain(|sample| sample.head_len() <= USUAL_BYTES);
+        self.samples.shrink_to(USUAL_SAMPLES);
+        self.begun.clear();
+        self.begun.shrink_to(USUAL_BYTES);
+    }
+
+    /// Takes the next piece of it, and of that the samples whose name is `wanted`.
+    pub fn push(&mut self, mut piece: &[u8], wanted: impl Fn(&[u8]) -> bool) {
+        if !self.begun.is_empty() {
+            let end = memchr(b'\n', piece).map_or(piece.len(), |feed| feed + 1);
+            let (line, rest) = piece.split_at_checked(end).unwrap_or((piece, &[]));
+            self.begin_line(line);
+            piece = rest;
+            if line.last() != Some(&b'\n') {
+                return;
+            }
+            let mut line = std::mem::take(&mut self.begun);
+            self.line(line.strip_suffix(b"\n").unwrap_or_default(), &wanted);
+            line.clear();
+            self.begun = line;
+        }
+        let mut begin = 0;
+        // Lines of one name stand together, so most that are left out begin like the one before.
+        let mut left_out: &[u8] = b"#";
+        for feed in memchr_iter(b'\n', piece) {
+            let line = piece.get(begin..feed).unwrap_or_default();
+            begin = feed + 1;
+            if !line.starts_with(left_out) && !self.line(line, &wanted) {
+                left_out = head_of(line).unwrap_or(left_out);
+            }
+        }
+        self.begin_line(piece.get(begin..).unwrap_or_default());
+    }
+
+    /// The samples that have come so far and for which `pick` has a use, in the order of the page.
+    pub fn samples<'a, K>(&'a self, pick: impl Fn(&'a str) -> Option<K>) -> impl Iterator<Item = (K, &'a Sample)> {
+        self.samples.iter().take(self.read).filter_map(move |sample| Some((pick(sample.name())?, sample)))
+    }
+
+    /// Whether it breaks off in the middle of a sample. Half a comment, such as an end mark without its line feed, hides
+    /// nothing.
+    pub fn is_cut(&self) -> bool {
+        !self.begun.trim_ascii().is_empty() && !self.begun.starts_with(b"#")
+    }
+
+    /// Whether there are more samples than a page can have; those beyond are left out.
+    pub fn has_too_many(&self) -> bool {
+        self.has_too_many
+    }
+
+    /// Adds to the line whose end has not come. One byte more than a line can have shows that it is none.
+    fn begin_line(&mut self, bytes: &[u8]) {
+        let room = (LONGEST_LINE + 1).saturating_sub(self.begun.len());
+        self.begun.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+    }
+
+    /// Takes a line, and says whether it is one of a series that is wanted.
+    fn line(&mut self, line: &[u8], wanted: impl Fn(&[u8]) -> bool) -> bool {
+        if self.samples.get_mut(self.read).is_some_and(|before| before.read_again(line)) {
+            self.read += 1;
+            return true;
+        }
+        // A third of a page is comments, whose first word names nothing.
+        let name = if line.starts_with(b"#") { None } else { name_of(line) };
+        if !name.and_then(|name| line.get(name)).is_some_and(wanted) {
+            return false;
+        }
+        if let Some(sample) =
+            Some(line).filter(|line| line.len() <= LONGEST_LINE).and_then(|line| Sample::read(&text(line)))
+        {
+            self.take(sample);
+        }
+        true
+    }
+
+    fn take(&mut self, sample: Sample) {
+        match self.samples.get_mut(self.read) {
+            Some(before) => *before = sample,
+            None if self.read < MOST_SAMPLES => self.samples.push(sample),
+            None => {
+                self.has_too_many = true;
+                return;
+            }
+        }
+        self.read += 1;
+    }
+}
+
+/// The text of a line. Bytes that are no UTF-8 become the sign that says so, which is no part of any name or number.
 ///
-/// Text that is sound, as nearly every page is, is checked several times faster at once than piece by piece.
-pub fn text(bytes: &[u8]) -> Cow<'_, str> {
+/// Text that is sound, as nearly every line is, is checked several times faster at once than piece by piece.
+fn text(bytes: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
-/// Whether a page breaks off in the middle of a sample. Half a comment, such as an end mark without its line feed, hides
-/// nothing.
-pub fn is_cut(page: &str) -> bool {
-    let last = page.rsplit('\n').next().unwrap_or_default();
-    !last.trim_ascii().is_empty() && !last.starts_with('#')
-}
-
-/// One sample line.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample<'a> {
-    /// The value; may be NaN or infinite.
-    pub value: f64,
-    labels: &'a str,
-}
-
-/// The samples of `page`, in order, whose name begins with `prefix` and for which `pick` has a use.
-///
-/// ```
-/// use host_sidecar::page::samples;
-///
-/// let page = "# TYPE engine:load gauge\nengine:load{rank=\"3\"} 1e+09\nengine:other 4\n";
-/// let (_, load) = samples(page, "engine:", |name| (name == "engine:load").then_some(())).next().unwrap();
-/// assert_eq!((load.label("rank").as_deref(), load.value), (Some("3"), 1e9));
-/// ```
-pub fn samples<'a, K>(
-    page: &'a str,
-    prefix: &'a str,
-    pick: impl Fn(&'a str) -> Option<K>,
-) -> impl Iterator<Item = (K, Sample<'a>)> {
-    lines(page).filter_map(move |line| {
-        let line = if line.starts_with([' ', '\t']) { line.trim_ascii_start() } else { line };
-        if !line.starts_with(prefix) {
-            return None;
-        }
-        let (name, rest) = line.split_at_checked(name_of(line.as_bytes())?.len())?;
-        Some((pick(name)?, Sample::read(rest)?))
-    })
-}
-
-/// What a line begins with, blanks apart, up to its labels or its value.
-fn name_of(line: &[u8]) -> Option<&[u8]> {
-    let line = if line.starts_with(b" ") || line.starts_with(b"\t") { line.trim_ascii_start() } else { line };
-    line.get(..memchr3(b'{', b' ', b'\t', line)?)
-}
-
-/// What stands before each line feed.
-fn lines(page: &str) -> impl Iterator<Item = &str> {
-    let mut begin = 0;
-    memchr_iter(b'\n', page.as_bytes()).filter_map(move |end| {
-        let line = page.get(begin..end);
-        begin = end + 1;
-        line
-    })
-}
-
-impl<'a> Sample<'a> {
-    /// The labels as the page writes them: what tells two series of one name apart.
-    pub fn labels(&self) -> &'a str {
-        self.labels
-    }
-
-    /// The value of a label, its escapes resolved; `None` when it is not set, or set twice.
-    pub fn label(&self, key: &str) -> Option<Cow<'a, str>> {
-        let [value] = self.all_of([key]);
-        value
-    }
-
-    /// The values of several labels, each as of [`Self::label`].
-    pub fn all_of<const N: usize>(&self, keys: [&str; N]) -> [Option<Cow<'a, str>>; N] {
-        let mut found = keys.map(|key| (key, None, 0));
-        for (name, value) in pairs(self.labels) {
-            for (_, first, times) in found.iter_mut().filter(|(key, ..)| *key == name) {
-                first.get_or_insert(value);
-                *times += 1;
-            }
-        }
-        found.map(|(_, value, times)| value.filter(|_| times == 1).map(unescaped))
-    }
-
-    /// What follows a name.
-    fn read(rest: &'a str) -> Option<Self> {
-        let (labels, rest) = match rest.trim_start().strip_prefix('{') {
-            Some(inside) => {
-                let (labels, rest) = inside.split_at_checked(find_unquoted(inside, b'}')?)?;
-                (labels, rest.strip_prefix('}')?)
-            }
-            None => ("", rest),
-        };
-        let mut words = rest.split_ascii_whitespace();
-        let value = words.next()?.parse().ok()?;
-        let is_whole = match words.next() {
-            None | Some("#") => true,
-            Some(timestamp) => timestamp.parse::<f64>().is_ok() && matches!(words.next(), None | Some("#")),
-        };
-        is_whole.then_some(Self { value, labels })
-    }
-}
-
-/// Names and values, the latter without their quotes and with their escapes.
-fn pairs(labels: &str) -> impl Iterator<Item = (&str, &str)> {
-    let mut rest = labels;
-    std::iter::from_fn(move || {
-        if let Some((pair, tail)) = plain_pair(rest) {
-            rest = tail;
-            return Some(pair);
-        }
-        let pair = match find_unquoted(rest, b',') {
-            Some(comma) => {
-                let (pair, tail) = rest.split_at_checked(comma)?;
-                rest = tail.strip_prefix(',')?;
-                pair
-            }
-            None if rest.is_empty() => return None,
-            None => std::mem::take(&mut rest),
-        };
-        // A pair that is none has an empty name, which no label has.
-        let (name, value) = pair.split_once('=').unwrap_or_default();
-        let value = value.trim().strip_prefix('"').and_then(|value| value.strip_suffix('"'));
-        Some(value.map_or(("", ""), |value| (name.trim(), value)))
-    })
-}
-
-/// The first pair and what is behind it, where it is written without any blank, as nearly all are: settings come by the dozen, and
-/// whoever wants one reads them all.
-fn plain_pair(labels: &str) -> Option<((&str, &str), &str)> {
-    let equals = memchr3(b'=', b'"', b',', labels.as_bytes())?;
-    let (name, rest) = labels.split_at_checked(equals)?;
-    let quoted = rest.strip_prefix("=\"")?;
-    let (value, rest) = quoted.split_at_checked(end_of_quote(quoted.as_bytes())?)?;
-    let rest = if rest.is_empty() { rest } else { rest.strip_prefix(',')? };
-    Some(((name.trim(), value.strip_suffix('"')?), rest))
-}
-
-/// The three escapes of the format. Another one stays as it is.
-fn unescaped(value: &str) -> Cow<'_, str> {
-    if memchr(b'\\', value.as_bytes()).is_none() {
-        return Cow::Borrowed(value);
-    }
-    let mut text = String::with_capacity(value.len());
-    let mut signs = value.chars();
-    while let Some(sign) = signs.next() {
-        match sign {
-            '\\' => match signs.next() {
-                Some('n') => text.push('\n'),
-                Some(sign @ ('\\' | '"')) => text.push(sign),
-                other => text.extend([sign].into_iter().chain(other)),
-            },
-            sign => text.push(sign),
-        }
-    }
-    Cow::Owned(text)
-}
-
-/// Where `wanted` first stands outside double quotes.
-fn find_unquoted(text: &str, wanted: u8) -> Option<usize> {
-    let bytes = text.as_bytes();
-    let mut at = 0;
-    loop {
-        at += memchr2(wanted, b'"', bytes.get(at..)?)?;
-        if bytes.get(at) == Some(&wanted) {
-            return Some(at);
-        }
-        // Labels may be long, as those of settings are, so what is quoted is passed over in leaps too.
-        at += 1;
-        at += end_of_quote(bytes.get(at..)?)?;
-    }
-}
-
-/// Behind the quote that ends what `bytes` begins in.
-fn end_of_quote(bytes: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
-        match bytes.get(at)? {
-            b'"' => return Some(at + 1),
-            _ => at += 2,
-        }
-    }
+/// The name of a line that begins with it, and the byte behind: all lines that begin so have that name.
+fn head_of(line: &[u8]) -> Option<&[u8]> {
+    let name = name_of(line)?;
+    line.get(..=name.end).filter(|_| name.start == 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn all<'a>(page: &'a str) -> Vec<(&'a str, Sample<'a>)> {
-        samples(page, "", Some).collect()
+    fn is_wanted(name: &[u8]) -> bool {
+        name == b"a" || name == b"b:c"
     }
 
-    /// The only sample of a page of one line.
-    fn one(line: &str) -> Option<(String, f64, Vec<Option<String>>)> {
-        let page = format!("{line}\n");
-        let (name, sample) = all(&page).first().copied()?;
-        let labels = ["a", "b", "c"].map(|key| sample.label(key).map(Cow::into_owned));
-        Some((name.to_owned(), sample.value, labels.to_vec()))
+    /// Names, labels and values of what a page holds that comes in pieces of such lengths and then all of the rest.
+    fn in_pieces(page: &mut Page, text: &[u8], pieces: impl Iterator<Item = usize>) -> Vec<String> {
+        let mut rest = text;
+        page.begin();
+        for length in pieces {
+            let (piece, tail) = rest.split_at(length.min(rest.len()));
+            page.push(piece, is_wanted);
+            rest = tail;
+        }
+        page.push(rest, is_wanted);
+        shown(page)
     }
 
-    fn value(line: &str) -> Option<f64> {
-        one(line).map(|(_, value, _)| value)
-    }
-
-    #[test]
-    fn names_with_colons_exponents_timestamps_and_exemplars_are_read() {
-        let (name, value_of, labels) = one("a:b_c{a=\"1\",b=\"2\"} 1.5e+09 1700000000000").unwrap();
-        assert_eq!((name.as_str(), value_of), ("a:b_c", 1.5e9));
-        assert_eq!(labels, [Some("1".into()), Some("2".into()), None]);
-        assert_eq!(value("plain 3"), Some(3.0));
-        assert_eq!(value("plain\t3\t"), Some(3.0));
-        assert_eq!(value("  indented 3"), Some(3.0));
-        assert_eq!(value("apart {a=\"1\"} 3"), Some(3.0));
-        assert_eq!(value("up{} +Inf"), Some(f64::INFINITY));
-        assert!(value("up NaN").unwrap().is_nan());
-        assert_eq!(value("m_bucket{le=\"1\"} 5 # {trace_id=\"x y\"} 0.5 1.6e9"), Some(5.0));
-        assert_eq!(value("m_bucket{le=\"1\"} 5 1.7e9 # {trace_id=\"x\"} 0.5"), Some(5.0));
-        assert_eq!(value("m 5 -1"), Some(5.0), "a timestamp before 1970");
+    fn shown(page: &Page) -> Vec<String> {
+        page.samples(Some).map(|(name, sample)| format!("{name}{{{}}} {}", sample.labels(), sample.value)).collect()
     }
 
     #[test]
-    fn quotes_hide_braces_commas_and_escaped_quotes() {
-        let (_, _, labels) = one(r#"m{a="{x},y=\"z\"", b="[]",c="7",} 1"#).unwrap();
-        assert_eq!(labels, [Some(r#"{x},y="z""#.into()), Some("[]".into()), Some("7".into())]);
-    }
-
-    #[test]
-    fn escapes_are_resolved() {
-        let (_, _, labels) = one(r#"m{a="C:\\DIR\\n",b="one\ntwo",c="\t\"é"} 1"#).unwrap();
-        assert_eq!(labels, [Some(r"C:\DIR\n".into()), Some("one\ntwo".into()), Some("\\t\"é".into())]);
-    }
-
-    #[test]
-    fn lines_that_are_no_sample_are_skipped() {
-        for line in [
-            "",
-            "name",
-            "name{",
-            "name{a=\"b\"}",
-            "name{a=\"b} 1",
-            "name x",
-            "{} ",
-            "# HELP a b",
-            "# EOF",
-            "\u{fffd}\u{fffd} é",
-            "name 1 2 3",
-            "name 4name 5",
-            "name 4 other 5",
-            "name 1,5",
-        ] {
-            assert_eq!(value(line), None, "{line:?}");
+    fn lines_are_read_whole_however_they_come() {
+        let text = b"# HELP a b\na 1\nab 2\nab 3\n  b:c{x=\"a\"} 3\r\n\na{} 4\n\t{} 5\n\ta 6\nb 5\na\xff 6\na 7";
+        let mut page = Page::default();
+        for length in 1..=text.len() {
+            let samples = in_pieces(&mut page, text, std::iter::repeat_n(length, text.len() / length));
+            assert_eq!(samples, ["a{} 1", "b:c{x=\"a\"} 3", "a{} 4", "a{} 6"], "in pieces of {length}");
+            assert!(page.is_cut(), "a may be 71");
         }
     }
 
     #[test]
-    fn labels_that_are_none_or_set_twice_have_no_value() {
-        for labels in ["a", "a=b", "a=\"1\",a=\"2\"", "a=\"1\",b=\"2\",a=\"1\"", "=\"1\"", "a=\"1"] {
-            let found = one(&format!("m{{{labels}}} 1")).map(|(_, _, labels)| labels[0].clone());
-            assert!(matches!(found, None | Some(None)), "{labels:?} {found:?}");
+    fn what_breaks_off_in_a_comment_is_whole() {
+        for (text, is_cut) in
+            [("", false), ("a 1\n", false), ("a 1\n# EOF", false), ("a 1\n \r", false), ("a 1\nb", true)]
+        {
+            assert_eq!(Page::of(text, is_wanted).is_cut(), is_cut, "{text:?}");
         }
     }
 
     #[test]
-    fn plain_pairs_are_what_all_pairs_are() {
-        let (mut rng, mut plain) = (fastrand::Rng::with_seed(3), 0);
-        let words = ["a", "b", "=\"", "\"", "\",", "=", ",", "\\", "\\\"", " ", "{", "\u{e9}", "\u{b}", "\u{a0}"];
-        for _ in 0..20_000 {
-            let labels: String = (0..rng.usize(1..12)).map(|_| words[rng.usize(..words.len())]).collect();
-            if plain_pair(&labels).is_none() {
-                continue;
+    fn what_was_read_before_changes_nothing() {
+        let mut rng = fastrand::Rng::with_seed(8);
+        let lines = [
+            "a 1\n",
+            "a{} 2\n",
+            "a{x=\"b\"} 3\r\n",
+            " b:c{x=\"}\\\"\"} 4\n",
+            "b:c {x=\"a\"} 5 6\n",
+            "c 7\n",
+            "# a 8\n",
+        ];
+        let words = ["a", "b:c", "{", "}", "\"", "\\", " ", "\t", "\n", "1", "#", "\u{e9}"];
+        let (mut page, mut text, mut found) = (Page::default(), String::new(), 0);
+        for _ in 0..8_000 {
+            // Mostly the page before with something else somewhere.
+            if rng.u8(..8) == 0 {
+                text = (0..rng.usize(..8)).map(|_| lines[rng.usize(..lines.len())]).collect();
             }
-            plain += 1;
-            let spaced = labels.replacen('=', "= ", 1);
-            assert_eq!(plain_pair(&spaced), None, "the blank makes it another way: {spaced:?}");
-            assert_eq!(pairs(&labels).collect::<Vec<_>>(), pairs(&spaced).collect::<Vec<_>>(), "{labels:?}");
+            let at = text.floor_char_boundary(rng.usize(..=text.len()));
+            match text[at..].chars().next() {
+                Some('0'..='9') => text.replace_range(at..=at, &rng.u8(..10).to_string()),
+                Some(_) if rng.bool() => drop(text.remove(at)),
+                _ => text.insert_str(at, words[rng.usize(..words.len())]),
+            }
+            let mut text = text.clone().into_bytes();
+            if let Some(byte) = text.get_mut(rng.usize(..200)) {
+                *byte = rng.u8(..);
+            }
+            let before = page.read;
+            let again = in_pieces(&mut page, &text, std::iter::repeat_with(|| rng.usize(..20)).take(20));
+            let anew = Page::of(&text, is_wanted);
+            assert_eq!((&again, page.is_cut()), (&shown(&anew), anew.is_cut()), "{:?}", String::from_utf8_lossy(&text));
+            found += again.len().min(before);
         }
-        assert!(plain > 500, "only {plain}");
+        assert!(found > 2_000, "only {found}");
     }
 
     #[test]
-    fn a_last_line_without_its_end_is_not_read() {
-        assert_eq!(all("a 1\nb 12").len(), 1, "b may be 123");
-        assert_eq!(all("a 1\r\nb 2\r\n").len(), 2);
-        assert!(all("a 1").is_empty());
+    fn nothing_of_a_page_is_left_to_the_next() {
+        let mut page = Page::default();
+        page.push(b"a 1\na", |_| true);
+        page.begin();
+        page.push(b" 2\n", is_wanted);
+        assert!(shown(&page).is_empty());
     }
 
     #[test]
-    fn only_what_is_asked_for_is_read() {
-        let page = "vllm:a 1\nvllm:ab 2\nsglang:a 3\n#vllm:a 4\n";
-        let found: Vec<_> = samples(page, "vllm:", |name| (name == "vllm:a").then_some(())).collect();
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].1.value, 1.0);
+    fn only_so_much_is_held() {
+        let long = format!("a{{x=\"{}\"}} 1\n", "y".repeat(LONGEST_LINE));
+        let many = "a 1\n".repeat(MOST_SAMPLES + 1);
+        let mut page = Page::default();
+        for text in [format!("{long}a 2\n"), format!("a 1\n{many}")] {
+            for piece in [text.len(), 4_096] {
+                page.begin();
+                text.as_bytes().chunks(piece).for_each(|piece| page.push(piece, is_wanted));
+                assert!(page.begun.capacity() <= 2 * LONGEST_LINE);
+                let (count, has_too_many) = (shown(&page).len(), page.has_too_many());
+                assert!(matches!((count, has_too_many), (1, false) | (MOST_SAMPLES, true)), "{count} {has_too_many}");
+            }
+        }
+        page.begin();
+        assert!(page.samples.capacity() <= USUAL_SAMPLES && !page.has_too_many());
+        assert_eq!(in_pieces(&mut page, b"a 3\n", std::iter::empty()), ["a{} 3"]);
     }
 }

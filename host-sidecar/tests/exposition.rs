@@ -5,7 +5,6 @@ use std::path::Path;
 
 use admission_core::view::RankReport;
 use host_sidecar::engines::{Engine, Reader};
-use host_sidecar::page::text;
 
 /// Every page of a folder with its name, in the order of the names.
 fn pages(folder: &str) -> Vec<(String, Vec<u8>)> {
@@ -25,7 +24,7 @@ fn pages_that_went_wrong_are_read_for_what_they_are_worth() {
     let waiting = |rank: &RankReport| rank.waiting;
     let kv = |rank: &RankReport| rank.kv_used_blocks.or(rank.kv_total_blocks);
     for (name, page) in pages("corpus/exposition") {
-        let read = Reader::default().read(None, &text(&page));
+        let read = Reader::default().read(None, &page);
         let first =
             |of: fn(&RankReport) -> Option<u64>| read.as_ref().map(|reading| of(&reading.ranks[0])).ok().flatten();
         let found = (first(running), first(waiting), first(kv));
@@ -49,12 +48,12 @@ fn pages_that_went_wrong_are_read_for_what_they_are_worth() {
 #[test]
 fn pages_cut_anywhere_say_nothing_that_the_whole_does_not() {
     for (name, page) in pages("pages") {
-        let whole = Reader::default().read(None, &text(&page)).ok();
+        let whole = Reader::default().read(None, &page).ok();
         // Some five hundred places of every page.
         for end in (0..page.len()).step_by(1 + page.len() / 500) {
             let what = format!("{name} cut at {end}");
             let cut = &page[..end];
-            let cut = Reader::default().read(None, &text(cut));
+            let cut = Reader::default().read(None, cut);
             if let (Some(whole), Ok(cut)) = (&whole, cut)
                 && whole.ranks.len() == 1
                 && whole.engine == cut.engine
@@ -69,7 +68,7 @@ fn pages_cut_anywhere_say_nothing_that_the_whole_does_not() {
 fn a_page_that_comes_in_pieces_says_what_the_whole_does() {
     for (name, page) in [pages("pages"), pages("corpus/exposition")].concat() {
         for configured in Engine::NAMED.iter().map(Some).chain([None]) {
-            let whole = Reader::default().read(configured, &text(&page));
+            let whole = Reader::default().read(configured, &page);
             let mut reader = Reader::default();
             // Of no scrape that was broken off is anything left.
             reader.push(configured, b"vllm:num_requests_running 77\nvllm:num_requests_wait");

@@ -1,6 +1,7 @@
 //! A worker's metrics page.
 //!
 //! - Every adapter reads it for something that a worker can have, or says why not.
+//! - It is read the same in pieces, and after another page.
 //! - A page whose engine is recognised is read as that engine's, or refused as such.
 
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use admission_core::view::RankReport;
 use host_sidecar::engines::custom::Source;
 use host_sidecar::engines::sheet::{Limit, Load};
 use host_sidecar::engines::{Engine, Mapping, PageError, Reader, dcgm, read, recognise};
-use host_sidecar::page::text;
 use host_sidecar::reading::{Gpu, Reading};
 
 /// Pages that are there for other tests.
@@ -38,22 +38,24 @@ fn engines() -> Vec<Engine> {
 
 /// See the head of this file.
 pub fn target(data: &[u8]) {
-    let page = text(data);
     for engine in engines() {
-        if let Ok(reading) = read(&engine, &page) {
+        if let Ok(reading) = read(&engine, data) {
             check(&reading);
         }
     }
-    if let Ok(gpus) = dcgm::read(&page) {
+    if let Ok(gpus) = dcgm::read(data) {
         assert!(!gpus.is_empty() && gpus.len() <= 256, "{} GPUs", gpus.len());
         gpus.iter().for_each(check_gpu);
     }
     let mut pieces = Reader::default();
     data.chunks(7).for_each(|piece| pieces.push(None, piece));
-    assert_eq!(pieces.end(None), Reader::default().read(None, &page), "in pieces");
-    if let Some(engine) = recognise(&page) {
-        let read = Reader::default().read(None, &page);
-        assert!(!matches!(read, Err(PageError::UnknownEngine)), "{engine:?} {read:?}");
+    let whole = Reader::default().read(None, data);
+    assert_eq!(pieces.end(None), whole, "in pieces");
+    pieces.begin();
+    data.split_inclusive(|byte| *byte == b'\n').step_by(2).for_each(|line| pieces.push(None, line));
+    assert_eq!(pieces.read(None, data), whole, "after a page of half of the lines");
+    if let Some(engine) = recognise(data) {
+        assert!(!matches!(whole, Err(PageError::UnknownEngine)), "{engine:?} {whole:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::PageError;
 use super::sheet::{Limit, Load, Sheet, number_in, rank_of};
-use crate::page::{Sample, samples};
+use crate::page::{Page, Sample};
 
 /// Where each number stands on an engine's page.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,18 +35,18 @@ impl Mapping {
     ///
     /// # Errors
     /// It names more ranks than a worker can have.
-    pub fn note(&self, sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
-        for (name, sample) in samples(page, "", |name| self.wants(name).then_some(name)) {
-            let Some(rank) = self.rank_label.as_ref().map_or(Some(0), |label| rank_of(&sample, label)) else {
+    pub fn note(&self, sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
+        for (name, sample) in page.samples(|name| self.wants(name).then_some(name)) {
+            let Some(rank) = self.rank_label.as_ref().map_or(Some(0), |label| rank_of(sample, label)) else {
                 continue;
             };
             for (load, source) in &self.loads {
-                if let Some(number) = source.number(name, &sample) {
+                if let Some(number) = source.number(name, sample) {
                     sheet.note(rank, *load, number)?;
                 }
             }
             for (limit, source) in &self.limits {
-                if let Some(number) = source.number(name, &sample) {
+                if let Some(number) = source.number(name, sample) {
                     sheet.limit(*limit, number);
                 }
             }
@@ -61,7 +61,7 @@ impl Mapping {
 }
 
 impl Source {
-    fn number(&self, name: &str, sample: &Sample<'_>) -> Option<f64> {
+    fn number(&self, name: &str, sample: &Sample) -> Option<f64> {
         let is_meant = self.metric == name
             && self
                 .labels

@@ -6,7 +6,7 @@
 
 use super::PageError;
 use super::gpus::{Fact, Gpus};
-use crate::page::{Sample, samples};
+use crate::page::{Page, Sample};
 use crate::reading::Gpu;
 
 /// DCGM counts memory in mebibytes.
@@ -16,10 +16,11 @@ const MIB: f64 = 1_048_576.0;
 ///
 /// # Errors
 /// The page tells of neither utilization nor memory, or of more GPUs than a machine can have.
-pub fn read(page: &str) -> Result<Vec<Gpu>, PageError> {
+pub fn read(page: impl AsRef<[u8]>) -> Result<Vec<Gpu>, PageError> {
     let mut gpus = Gpus::default();
-    for ((fact, scale), sample) in samples(page, "DCGM_FI_", fact) {
-        let name = (number(&sample, "gpu"), sample.label("UUID").map(Into::into), number(&sample, "GPU_I_ID"));
+    let page = Page::of(page, |name| str::from_utf8(name).is_ok_and(|name| fact(name).is_some()));
+    for ((fact, scale), sample) in page.samples(fact) {
+        let name = (number(sample, "gpu"), sample.label("UUID").map(Into::into), number(sample, "GPU_I_ID"));
         gpus.note(name, fact, sample.value * scale)?;
     }
     let gpus = gpus.list();
@@ -39,6 +40,6 @@ fn fact(name: &str) -> Option<(Fact, f64)> {
     })
 }
 
-fn number(sample: &Sample<'_>, label: &str) -> Option<u32> {
+fn number(sample: &Sample, label: &str) -> Option<u32> {
     sample.label(label)?.parse().ok()
 }

@@ -11,7 +11,7 @@
 
 use super::PageError;
 use super::sheet::{Cells, Limit, Load, Order, Sheet, rank_of};
-use crate::page::samples;
+use crate::page::Page;
 
 /// The series that matter.
 #[derive(Clone, Copy)]
@@ -19,12 +19,12 @@ enum Series {
     /// Of a rank.
     Load(Load),
     Limit(Limit),
-    Page(Page),
+    Whole(Whole),
 }
 
 /// What is told of the page as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Page {
+enum Whole {
     /// Requests at a worker.
     AtWorker,
     /// Requests at a frontend.
@@ -37,38 +37,39 @@ enum Page {
 ///
 /// # Errors
 /// It names more ranks than a worker can have.
-pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
+pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
     let mut whole = Cells::default();
-    for (series, sample) in samples(page, "dynamo_", series) {
+    for (series, sample) in page.samples(series) {
         match series {
             Series::Load(load) => {
-                if let Some(rank) = rank_of(&sample, "dp_rank") {
+                if let Some(rank) = rank_of(sample, "dp_rank") {
                     sheet.note(rank, load, sample.value)?;
                 }
             }
             Series::Limit(limit) => sheet.limit(limit, sample.value),
-            Series::Page(Page::AtWorker) if sample.label("dynamo_endpoint").is_some_and(|name| name != "generate") => {}
-            Series::Page(what) => whole.note(what, sample.value, Order::default()),
+            Series::Whole(Whole::AtWorker)
+                if sample.label("dynamo_endpoint").is_some_and(|name| name != "generate") => {}
+            Series::Whole(what) => whole.note(what, sample.value, Order::default()),
         }
     }
     note_whole(sheet, &whole)
 }
 
-fn note_whole(sheet: &mut Sheet, whole: &Cells<Page>) -> Result<(), PageError> {
+fn note_whole(sheet: &mut Sheet, whole: &Cells<Whole>) -> Result<(), PageError> {
     let mut ranks = sheet.ranks();
     let rank = ranks.next().unwrap_or(0);
     if ranks.next().is_some() {
         return Ok(());
     }
     drop(ranks);
-    let queued = whole.told(Page::Queued);
+    let queued = whole.told(Whole::Queued);
     if let Some(queued) = queued {
         sheet.note(rank, Load::Waiting, queued)?;
     }
     // The two gauges are not read at one instant, so the smaller one may be the larger for a moment. What cannot be believed stays so.
     let behind_frontend =
-        whole.told(Page::AtFrontend).zip(queued).map(|(all, queued)| (all - queued).clamp(0.0, f64::MAX));
-    if let Some(running) = whole.told(Page::AtWorker).or(behind_frontend) {
+        whole.told(Whole::AtFrontend).zip(queued).map(|(all, queued)| (all - queued).clamp(0.0, f64::MAX));
+    if let Some(running) = whole.told(Whole::AtWorker).or(behind_frontend) {
         sheet.note(rank, Load::Running, running)?;
     }
     Ok(())
@@ -81,7 +82,7 @@ pub fn wants(name: &str) -> bool {
 
 /// Whether a metric says how loaded something is.
 pub fn is_load(name: &str) -> bool {
-    matches!(series(name), Some(Series::Page(_) | Series::Load(Load::KvShare)))
+    matches!(series(name), Some(Series::Whole(_) | Series::Load(Load::KvShare)))
 }
 
 fn series(name: &str) -> Option<Series> {
@@ -91,9 +92,9 @@ fn series(name: &str) -> Option<Series> {
         }
         "dynamo_component_total_blocks" | "dynamo_component_kvstats_total_blocks" => Series::Load(Load::KvTotal),
         "dynamo_component_kvstats_active_blocks" => Series::Load(Load::KvUsed),
-        "dynamo_component_inflight_requests" => Series::Page(Page::AtWorker),
-        "dynamo_frontend_inflight_requests" => Series::Page(Page::AtFrontend),
-        "dynamo_frontend_queued_requests" => Series::Page(Page::Queued),
+        "dynamo_component_inflight_requests" => Series::Whole(Whole::AtWorker),
+        "dynamo_frontend_inflight_requests" => Series::Whole(Whole::AtFrontend),
+        "dynamo_frontend_queued_requests" => Series::Whole(Whole::Queued),
         "dynamo_frontend_model_kv_cache_block_size" => Series::Limit(Limit::BlockSize),
         "dynamo_frontend_model_max_num_seqs" => Series::Limit(Limit::MaxNumSeqs),
         "dynamo_frontend_model_max_num_batched_tokens" => Series::Limit(Limit::MaxNumBatchedTokens),

@@ -11,7 +11,7 @@
 
 use super::sheet::{Limit, Load, Order, Sheet, Sum, number_in, rank_of};
 use super::{PageError, in_table};
-use crate::page::{Sample, samples};
+use crate::page::{Page, Sample};
 
 /// What a series tells.
 #[derive(Clone, Copy)]
@@ -29,10 +29,10 @@ enum Series {
 ///
 /// # Errors
 /// It names more ranks than a worker can have.
-pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
+pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
     let (mut prompt_tokens, mut prompts) = (Sum::default(), Sum::default());
-    for (series, sample) in samples(page, "sglang:", series) {
-        let (Some(rank), Some(order)) = (rank_of(&sample, "dp_rank"), order_of(&sample)) else { continue };
+    for (series, sample) in page.samples(series) {
+        let (Some(rank), Some(order)) = (rank_of(sample, "dp_rank"), order_of(sample)) else { continue };
         if sample.label("priority").is_some_and(|priority| !priority.is_empty()) {
             continue;
         }
@@ -40,15 +40,15 @@ pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
             Series::Load(load) => sheet.note_ordered(rank, load, sample.value, order)?,
             Series::Limit(limit) => sheet.limit(limit, sample.value),
             Series::CacheConfig => {
-                if let Some(pages) = number_in(&sample, "num_pages") {
+                if let Some(pages) = number_in(sample, "num_pages") {
                     sheet.note_ordered(rank, Load::KvTotal, pages, order)?;
                 }
-                if let Some(size) = number_in(&sample, "page_size") {
+                if let Some(size) = number_in(sample, "page_size") {
                     sheet.limit(Limit::BlockSize, size);
                 }
             }
-            Series::PromptTokens => prompt_tokens.note(&sample),
-            Series::Prompts => prompts.note(&sample),
+            Series::PromptTokens => prompt_tokens.note(sample),
+            Series::Prompts => prompts.note(sample),
         }
     }
     for rank in sheet.ranks().collect::<Vec<_>>() {
@@ -89,6 +89,6 @@ fn series(name: &str) -> Option<Series> {
 }
 
 /// Which of a rank's processes a sample is from.
-fn order_of(sample: &Sample<'_>) -> Option<Order> {
+fn order_of(sample: &Sample) -> Option<Order> {
     Some([rank_of(sample, "pp_rank")?, rank_of(sample, "tp_rank")?, rank_of(sample, "moe_ep_rank")?])
 }

@@ -1,6 +1,5 @@
 //! Where an adapter writes down what it finds on a page, and how that becomes reports.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use admission_core::view::RankReport;
@@ -241,7 +240,7 @@ pub struct Sum<'a>(Cells<&'a str>);
 
 impl<'a> Sum<'a> {
     /// Adds a series.
-    pub fn note(&mut self, sample: &Sample<'a>) {
+    pub fn note(&mut self, sample: &'a Sample) {
         self.0.note(sample.labels(), sample.value, Order::default());
     }
 
@@ -253,23 +252,13 @@ impl<'a> Sum<'a> {
 }
 
 /// The number that stands in a label, as settings do; `None` for `None` and the like.
-pub fn number_in(sample: &Sample<'_>, label: &str) -> Option<f64> {
-    number(sample.label(label))
-}
-
-/// The number that the value of a label is.
-pub fn number(value: Option<Cow<'_, str>>) -> Option<f64> {
-    value?.parse().ok()
+pub fn number_in(sample: &Sample, label: &str) -> Option<f64> {
+    sample.label(label)?.parse().ok()
 }
 
 /// The number of the rank that a sample tells of; 0 without the label, `None` when the label is no number.
-pub fn rank_of(sample: &Sample<'_>, label: &str) -> Option<u32> {
-    rank(sample.label(label))
-}
-
-/// The number of the rank that the value of its label is.
-pub fn rank(value: Option<Cow<'_, str>>) -> Option<u32> {
-    value.map_or(Some(0), |rank| rank.parse().ok())
+pub fn rank_of(sample: &Sample, label: &str) -> Option<u32> {
+    sample.label(label).map_or(Some(0), |rank| rank.parse().ok())
 }
 
 fn report(rank: u32, cells: &Cells<Load>) -> RankReport {
@@ -318,6 +307,7 @@ fn above_zero(number: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::Page;
 
     fn only(notes: &[(Load, f64)]) -> RankReport {
         let mut sheet = Sheet::default();
@@ -358,7 +348,8 @@ mod tests {
         let page = "a{x=\"1\"} 2\na{x=\"2\"} 3\nb{x=\"1\"} 2\nb{x=\"2\"} NaN\n";
         let total = |name: &'static str| {
             let mut sum = Sum::default();
-            crate::page::samples(page, name, Some).for_each(|(_, sample)| sum.note(&sample));
+            let page = Page::of(page, |known| known == name.as_bytes());
+            page.samples(Some).for_each(|(_, sample)| sum.note(sample));
             sum.total()
         };
         assert_eq!((total("a"), total("c")), (Some(5.0), None));

@@ -5,13 +5,14 @@
 
 use super::sheet::{Load, Sheet};
 use super::{PageError, note_single};
+use crate::page::Page;
 
 /// Notes what the page says.
 ///
 /// # Errors
 /// None: one rank is never too many.
-pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
-    note_single(sheet, page, "tgi_", load)
+pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
+    note_single(sheet, page, load)
 }
 
 /// Whether a series of this name is read.

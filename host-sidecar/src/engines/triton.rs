@@ -10,7 +10,7 @@
 use super::PageError;
 use super::gpus::{Fact, Gpus};
 use super::sheet::{Limit, Load, Sheet};
-use crate::page::samples;
+use crate::page::Page;
 use crate::reading::Gpu;
 
 /// What a value is of.
@@ -23,8 +23,8 @@ enum Meaning {
 ///
 /// # Errors
 /// None: one rank is never too many.
-pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
-    for (label, sample) in samples(page, "nv_trt_llm_", label) {
+pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
+    for (label, sample) in page.samples(label) {
         match sample.label(label).and_then(|kind| meaning(label, &kind)) {
             Some(Meaning::Load(load)) => sheet.note(0, load, sample.value)?,
             Some(Meaning::Limit(limit)) => sheet.limit(limit, sample.value),
@@ -38,9 +38,9 @@ pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
 ///
 /// # Errors
 /// There are more than a server can have.
-pub fn gpus(page: &str) -> Result<Vec<Gpu>, PageError> {
+pub fn gpus(page: &Page) -> Result<Vec<Gpu>, PageError> {
     let mut gpus = Gpus::default();
-    for (fact, sample) in samples(page, "nv_gpu_", fact) {
+    for (fact, sample) in page.samples(fact) {
         if let Some(uuid) = sample.label("gpu_uuid") {
             gpus.note((None, Some(uuid.into_owned()), None), fact, sample.value)?;
         }

@@ -6,7 +6,7 @@
 
 use super::sheet::{Limit, Load, Sheet};
 use super::{PageError, in_table};
-use crate::page::samples;
+use crate::page::Page;
 
 /// What a series tells.
 #[derive(Clone, Copy)]
@@ -19,8 +19,8 @@ enum Series {
 ///
 /// # Errors
 /// None: one rank is never too many.
-pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
-    for (series, sample) in samples(page, "trtllm_", series) {
+pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
+    for (series, sample) in page.samples(series) {
         match series {
             Series::Load(load) => sheet.note(0, load, sample.value)?,
             Series::Limit(limit) => sheet.limit(limit, sample.value),

@@ -8,9 +8,9 @@
 //!   unknown until one has, and without prompts that are already in prefill.
 //! - Of its limits it tells the block size alone.
 
-use super::sheet::{Limit, Load, Sheet, number, rank, rank_of};
+use super::sheet::{Limit, Load, Sheet, number_in, rank_of};
 use super::{PageError, in_table};
-use crate::page::samples;
+use crate::page::Page;
 
 /// What a series tells.
 #[derive(Clone, Copy)]
@@ -23,22 +23,20 @@ enum Series {
 ///
 /// # Errors
 /// It names more engines than a worker can have.
-pub fn note(sheet: &mut Sheet, page: &str) -> Result<(), PageError> {
+pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
     let mut blocks = Vec::new();
-    for (series, sample) in samples(page, "vllm:", series) {
+    for (series, sample) in page.samples(series) {
         match series {
             Series::Load(load) => {
-                if let Some(rank) = rank_of(&sample, "engine") {
+                if let Some(rank) = rank_of(sample, "engine") {
                     sheet.note(rank, load, sample.value)?;
                 }
             }
             Series::CacheConfig => {
-                // It has dozens of labels.
-                let [engine, total, size] = sample.all_of(["engine", "num_gpu_blocks", "block_size"]);
-                let Some(rank) = rank(engine) else { continue };
+                let Some(rank) = rank_of(sample, "engine") else { continue };
                 sheet.declare(rank)?;
-                blocks.extend(number(total).map(|blocks| (rank, blocks)));
-                if let Some(size) = number(size) {
+                blocks.extend(number_in(sample, "num_gpu_blocks").map(|blocks| (rank, blocks)));
+                if let Some(size) = number_in(sample, "block_size") {
                     sheet.limit(Limit::BlockSize, size);
                 }
             }
