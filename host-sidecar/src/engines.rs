@@ -52,8 +52,8 @@ pub enum PageError {
     NoLoad,
     /// It names more ranks or GPUs than a worker can have.
     TooManyRanks,
-    /// It holds more of them than an engine can tell.
-    TooManySeries,
+    /// What it tells of load takes more than any engine's page does.
+    TooLong,
     /// It holds none of the metrics that an engine is recognised by.
     UnknownEngine,
     /// It holds none of the metrics of a DCGM exporter that tell of load or memory.
@@ -118,8 +118,8 @@ pub fn read(engine: &Engine, page: impl AsRef<[u8]>) -> Result<Reading, PageErro
 }
 
 fn read_as(engine: &Engine, page: &Page) -> Result<Reading, PageError> {
-    if page.has_too_many() {
-        return Err(PageError::TooManySeries);
+    if page.is_too_long() {
+        return Err(PageError::TooLong);
     }
     let mut sheet = Sheet::default();
     match engine {
@@ -268,7 +268,7 @@ impl fmt::Display for PageError {
         match self {
             Self::NoLoad => write!(out, "the page holds no load gauge of this engine, or none that can be believed"),
             Self::TooManyRanks => write!(out, "the page names more than {MAX_RANKS} ranks or GPUs"),
-            Self::TooManySeries => write!(out, "the page holds more series than an engine can tell of its load"),
+            Self::TooLong => write!(out, "what the page tells of load is longer than any engine's"),
             Self::UnknownEngine => write!(
                 out,
                 "the page is of no engine that is known: name one in `engine`, or map its metrics with `engine.custom`"

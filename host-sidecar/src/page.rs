@@ -33,12 +33,11 @@ use sample::name_of;
 /// Longest line, in bytes: settings of an engine take some thousand.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// Most samples of a page: of each of the most ranks more than any engine tells.
-const MOST_SAMPLES: usize = 16 << 10;
+/// Most memory that the samples of a page may take, in bytes: those of a vLLM with the most ranks take a quarter of it.
+const MOST_BYTES: usize = 4 << 20;
 
-/// Samples that are kept for the next page, and bytes of their names and labels each may have. Thousands of pages are kept so.
-const USUAL_SAMPLES: usize = 1_024;
-const USUAL_BYTES: usize = 8 << 10;
+/// Most of it that is kept for the next page, in bytes: there are thousands of workers. A rank of vLLM takes some four thousand.
+const KEPT_BYTES: usize = 256 << 10;
 
 /// The samples of one page after another.
 #[derive(Clone, Debug, Default)]
@@ -47,9 +46,11 @@ pub struct Page {
     samples: Vec<Sample>,
     /// How many are of this page.
     read: usize,
+    /// Memory that these take.
+    bytes: usize,
     /// A line whose end has not come yet.
     begun: Vec<u8>,
-    has_too_many: bool,
+    is_too_long: bool,
 }
 
 impl Page {
@@ -71,26 +72,25 @@ impl Page {
 
     /// Begins another page.
     pub fn begin(&mut self) {
-        (self.read, self.has_too_many) = (0, false);
-        self.samples.truncate(USUAL_SAMPLES);
-        self.samples.retain(|sample| sample.head_len() <= USUAL_BYTES);
-        self.samples.shrink_to(USUAL_SAMPLES);
+        self.samples.truncate(if self.bytes > KEPT_BYTES { 0 } else { self.read });
+        self.samples.shrink_to(KEPT_BYTES / size_of::<Sample>());
         self.begun.clear();
-        self.begun.shrink_to(USUAL_BYTES);
+        self.begun.shrink_to(KEPT_BYTES);
+        (self.read, self.bytes, self.is_too_long) = (0, 0, false);
     }
 
-    /// Takes the next piece of it, and of that the samples whose name is `wanted`.
+    /// Takes the next piece of it, and of that the samples whose name is `wanted`, or was on the page before.
     pub fn push(&mut self, mut piece: &[u8], wanted: impl Fn(&[u8]) -> bool) {
         if !self.begun.is_empty() {
             let end = memchr(b'\n', piece).map_or(piece.len(), |feed| feed + 1);
             let (line, rest) = piece.split_at_checked(end).unwrap_or((piece, &[]));
-            self.begin_line(line);
+            self.append(line);
             piece = rest;
             if line.last() != Some(&b'\n') {
                 return;
             }
             let mut line = std::mem::take(&mut self.begun);
-            self.line(line.strip_suffix(b"\n").unwrap_or_default(), &wanted);
+            self.line(line.strip_suffix(b"\n").unwrap_or(&line), &wanted);
             line.clear();
             self.begun = line;
         }
@@ -104,7 +104,7 @@ impl Page {
                 left_out = head_of(line).unwrap_or(left_out);
             }
         }
-        self.begin_line(piece.get(begin..).unwrap_or_default());
+        self.append(piece.get(begin..).unwrap_or_default());
     }
 
     /// The samples that have come so far and for which `pick` has a use, in the order of the page.
@@ -118,20 +118,26 @@ impl Page {
         !self.begun.trim_ascii().is_empty() && !self.begun.starts_with(b"#")
     }
 
-    /// Whether there are more samples than a page can have; those beyond are left out.
-    pub fn has_too_many(&self) -> bool {
-        self.has_too_many
+    /// Whether there are more samples, or longer ones, than a page can have. Not all of them are here then.
+    pub fn is_too_long(&self) -> bool {
+        self.is_too_long
     }
 
     /// Adds to the line whose end has not come. One byte more than a line can have shows that it is none.
-    fn begin_line(&mut self, bytes: &[u8]) {
+    fn append(&mut self, bytes: &[u8]) {
         let room = (LONGEST_LINE + 1).saturating_sub(self.begun.len());
         self.begun.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
     }
 
     /// Takes a line, and says whether it is one of a series that is wanted.
     fn line(&mut self, line: &[u8], wanted: impl Fn(&[u8]) -> bool) -> bool {
-        if self.samples.get_mut(self.read).is_some_and(|before| before.read_again(line)) {
+        let is_long = line.len() > LONGEST_LINE;
+        let has_room = !is_long && self.bytes <= MOST_BYTES;
+        if let Some(before) = self.samples.get_mut(self.read)
+            && has_room
+            && before.read_again(line)
+        {
+            self.bytes += before.bytes();
             self.read += 1;
             return true;
         }
@@ -140,22 +146,23 @@ impl Page {
         if !name.and_then(|name| line.get(name)).is_some_and(wanted) {
             return false;
         }
-        if let Some(sample) =
-            Some(line).filter(|line| line.len() <= LONGEST_LINE).and_then(|line| Sample::read(&text(line)))
-        {
+        if is_long {
+            self.is_too_long = true;
+        } else if let Some(sample) = Sample::read(&text(line)) {
             self.take(sample);
         }
         true
     }
 
     fn take(&mut self, sample: Sample) {
+        if self.bytes > MOST_BYTES {
+            self.is_too_long = true;
+            return;
+        }
+        self.bytes += sample.bytes();
         match self.samples.get_mut(self.read) {
             Some(before) => *before = sample,
-            None if self.read < MOST_SAMPLES => self.samples.push(sample),
-            None => {
-                self.has_too_many = true;
-                return;
-            }
+            None => self.samples.push(sample),
         }
         self.read += 1;
     }
@@ -248,11 +255,13 @@ mod tests {
             if let Some(byte) = text.get_mut(rng.usize(..200)) {
                 *byte = rng.u8(..);
             }
-            let before = page.read;
+            // Of a line that is read again the text stays where it is.
+            let places = |page: &Page| page.samples(Some).map(|(name, _)| name.as_ptr()).collect::<Vec<_>>();
+            let before = places(&page);
             let again = in_pieces(&mut page, &text, std::iter::repeat_with(|| rng.usize(..20)).take(20));
             let anew = Page::of(&text, is_wanted);
             assert_eq!((&again, page.is_cut()), (&shown(&anew), anew.is_cut()), "{:?}", String::from_utf8_lossy(&text));
-            found += again.len().min(before);
+            found += places(&page).iter().filter(|place| before.contains(place)).count();
         }
         assert!(found > 2_000, "only {found}");
     }
@@ -267,21 +276,43 @@ mod tests {
     }
 
     #[test]
-    fn only_so_much_is_held() {
-        let long = format!("a{{x=\"{}\"}} 1\n", "y".repeat(LONGEST_LINE));
-        let many = "a 1\n".repeat(MOST_SAMPLES + 1);
+    fn a_page_that_is_too_long_says_so() {
+        let labels = |bytes: usize| format!("a{{{}}} 1\n", "=\"\",".repeat(bytes / 4));
         let mut page = Page::default();
-        for text in [format!("{long}a 2\n"), format!("a 1\n{many}")] {
-            for piece in [text.len(), 4_096] {
+        for (text, count) in [
+            (format!("{}a 2\n", labels(LONGEST_LINE)), 1),
+            (format!("a 1{}\na 2\n", " ".repeat(LONGEST_LINE)), 1),
+            (labels(8 << 10).repeat(512), 0),
+            ("a 1\n".repeat(1 << 20), 0),
+        ] {
+            for length in [text.len(), 4_096] {
                 page.begin();
-                text.as_bytes().chunks(piece).for_each(|piece| page.push(piece, is_wanted));
-                assert!(page.begun.capacity() <= 2 * LONGEST_LINE);
-                let (count, has_too_many) = (shown(&page).len(), page.has_too_many());
-                assert!(matches!((count, has_too_many), (1, false) | (MOST_SAMPLES, true)), "{count} {has_too_many}");
+                text.as_bytes().chunks(length).for_each(|piece| page.push(piece, is_wanted));
+                assert!(page.is_too_long() && page.begun.capacity() <= 2 * LONGEST_LINE);
+                assert!(count == 0 || page.read == count, "{}", page.read);
+                let held: usize = page.samples.iter().map(Sample::bytes).sum();
+                assert!(held <= MOST_BYTES + 9 * LONGEST_LINE, "{held}");
             }
         }
+    }
+
+    #[test]
+    fn only_so_much_is_kept_for_the_next_page() {
+        let held = |page: &Page| page.samples.iter().map(Sample::bytes).sum::<usize>();
+        let line = format!("a{{{}}} 1\n", "=\"\",".repeat(1_000));
+        let few = line.repeat(5);
+        let mut page = Page::of(&few, is_wanted);
+        assert!(held(&page) > 5 * line.len());
         page.begin();
-        assert!(page.samples.capacity() <= USUAL_SAMPLES && !page.has_too_many());
+        assert_eq!(page.samples.len(), 5);
+        page.push(b"a 3\n", is_wanted);
+        page.begin();
+        assert_eq!(page.samples.len(), 1, "what that page did not have is not kept");
+        page.push(few.repeat(20).as_bytes(), is_wanted);
+        assert!(!page.is_too_long() && page.read == 100 && held(&page) > KEPT_BYTES);
+        page.begin();
+        assert_eq!((held(&page), page.bytes), (0, 0));
+        assert!(page.samples.capacity() * size_of::<Sample>() <= KEPT_BYTES);
         assert_eq!(in_pieces(&mut page, b"a 3\n", std::iter::empty()), ["a{} 3"]);
     }
 }

@@ -64,9 +64,9 @@ enum Seen {
 /// The log is told of a worker that changes without end no more often than this.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Scrapes at every interval, until the worker or its pool is no longer there. Workers are spread over the interval, so that
-/// their pages do not all come at once, and each keeps its place in it: one that takes longer is let alone until the next, and
-/// when all have been kept waiting, as by a pause of the whole process, they are not all due together ever after.
+/// Scrapes at every interval, until the worker or its pool is no longer there. A scrape that takes longer delays only
+/// the next of the same worker. Workers are spread over the interval, so that their pages do not all come at once; and when all
+/// have been kept waiting, as by a pause of the whole process, they are not all due together ever after.
 pub async fn run(shared: Arc<Shared>, target: Target) {
     let counters = shared.counters.of_scrapes(&target.worker.pool);
     let mut scraper = Scraper { target, source: None, reader: Reader::default(), said: None, counters };
@@ -81,18 +81,20 @@ pub async fn run(shared: Arc<Shared>, target: Target) {
             () = sleep_until(next) => {}
             () = configured.changed() => continue,
         }
+        let began = Instant::now();
         let Some(pool) = config.pools.get(at) else { return };
         if !scraper.once(&shared, &config, pool, &peer).await {
             return;
         }
-        next = after(next, interval, Instant::now());
+        next = after(next, interval, began).max(Instant::now());
     }
 }
 
-/// The first time later than `now`, if not than `last`, that is some intervals behind `last`.
-fn after(last: Instant, interval: Duration, now: Instant) -> Instant {
-    let late = now.saturating_duration_since(last).as_nanos() / interval.as_nanos().max(1);
-    last + interval * u32::try_from(late).unwrap_or(u32::MAX).saturating_add(1)
+/// When the next scrape is due after one that was at `due` and `began` later: so many whole intervals behind `due` that it is
+/// behind `began` too.
+fn after(due: Instant, interval: Duration, began: Instant) -> Instant {
+    let missed = began.saturating_duration_since(due).as_nanos() / interval.as_nanos().max(1);
+    due + interval * u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// A share of the interval that is the worker's own.
@@ -283,11 +285,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_keeps_its_place_in_the_interval_however_late_a_scrape_ends() {
-        let (last, ms) = (Instant::now(), Duration::from_millis);
+    fn a_worker_keeps_its_place_in_the_interval_however_late_a_scrape_begins() {
+        let (due, ms) = (Instant::now(), Duration::from_millis);
         for (late, next) in [(0, 100), (30, 100), (99, 100), (100, 200), (101, 200), (1_234, 1_300)] {
-            assert_eq!(after(last, ms(100), last + ms(late)), last + ms(next), "{late} ms late");
+            assert_eq!(after(due, ms(100), due + ms(late)), due + ms(next), "{late} ms late");
         }
-        assert_eq!(after(last + ms(7), ms(100), last), last + ms(107), "before it is due");
     }
 }

@@ -15,10 +15,13 @@ const MIB: f64 = 1_048_576.0;
 /// What the page says, by rising number of the GPU.
 ///
 /// # Errors
-/// The page tells of neither utilization nor memory, or of more GPUs than a machine can have.
+/// The page tells of neither utilization nor memory, or of more GPUs than a machine can have, or is too long.
 pub fn read(page: impl AsRef<[u8]>) -> Result<Vec<Gpu>, PageError> {
     let mut gpus = Gpus::default();
     let page = Page::of(page, |name| str::from_utf8(name).is_ok_and(|name| fact(name).is_some()));
+    if page.is_too_long() {
+        return Err(PageError::TooLong);
+    }
     for ((fact, scale), sample) in page.samples(fact) {
         let name = (number(sample, "gpu"), sample.label("UUID").map(Into::into), number(sample, "GPU_I_ID"));
         gpus.note(name, fact, sample.value * scale)?;

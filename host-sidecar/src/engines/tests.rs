@@ -339,9 +339,11 @@ fn pages_of_others_and_of_none_are_refused() {
     assert_eq!(read(&Engine::Vllm, &many), Err(PageError::TooManyRanks));
     let many: String = (0..300).map(|gpu| format!("DCGM_FI_DEV_GPU_UTIL{{gpu=\"{gpu}\"}} 1\n")).collect();
     assert_eq!(dcgm::read(&many), Err(PageError::TooManyRanks));
-    let endless = "vllm:num_requests_running 1\n".repeat(20_000);
-    assert_eq!(read(&Engine::Vllm, &endless), Err(PageError::TooManySeries));
-    assert_eq!(Reader::default().read(None, &endless), Err(PageError::TooManySeries));
+    let endless = "vllm:num_requests_running 1\n".repeat(100_000);
+    assert_eq!(read(&Engine::Vllm, &endless), Err(PageError::TooLong));
+    assert_eq!(Reader::default().read(None, &endless), Err(PageError::TooLong));
+    let endless = "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 1\n".repeat(100_000);
+    assert_eq!(dcgm::read(&endless), Err(PageError::TooLong));
 }
 
 #[test]

@@ -79,9 +79,9 @@ impl Sample {
         found.next().is_none().then(|| unescaped(value))
     }
 
-    /// Bytes of the line as far as its value.
-    pub fn head_len(&self) -> usize {
-        self.head.len()
+    /// Memory that it takes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.head.len() + self.pairs.len() * size_of::<Pair>()
     }
 
     fn at(&self, place: &Range<usize>) -> &str {
