@@ -52,7 +52,7 @@ pub enum PageError {
     NoLoad,
     /// It names more ranks or GPUs than a worker can have.
     TooManyRanks,
-    /// What it tells of load takes more than any engine's page does.
+    /// What is read of it takes more than any engine, or any machine of GPUs, has to tell.
     TooLong,
     /// It holds none of the metrics that an engine is recognised by.
     UnknownEngine,
@@ -268,7 +268,9 @@ impl fmt::Display for PageError {
         match self {
             Self::NoLoad => write!(out, "the page holds no load gauge of this engine, or none that can be believed"),
             Self::TooManyRanks => write!(out, "the page names more than {MAX_RANKS} ranks or GPUs"),
-            Self::TooLong => write!(out, "what the page tells of load is longer than any engine's"),
+            Self::TooLong => {
+                write!(out, "the page holds more of the series that are read than can be, or one of more than 64 KiB")
+            }
             Self::UnknownEngine => write!(
                 out,
                 "the page is of no engine that is known: name one in `engine`, or map its metrics with `engine.custom`"
