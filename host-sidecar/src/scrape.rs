@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::http::uri::PathAndQuery;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::client::PageClient;
@@ -64,22 +65,27 @@ enum Seen {
 /// The log is told of a worker that changes without end no more often than this.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// The configuration is looked at no less often than this: an interval that was long may be short now.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Scrapes at every interval, until the worker or its pool is no longer there. A scrape that takes longer delays only
 /// the next of the same worker. Workers are spread over the interval, so that their pages do not all come at once; and when all
 /// have been kept waiting, as by a pause of the whole process, they are not all due together ever after.
 pub async fn run(shared: Arc<Shared>, target: Target) {
     let counters = shared.counters.of_scrapes(&target.worker.pool);
     let mut scraper = Scraper { target, source: None, reader: Reader::default(), said: None, counters };
-    let mut configured = shared.configured();
+    let mut wait = pin!(sleep(Duration::ZERO));
     let mut interval = Duration::ZERO;
     let mut next = Instant::now();
     while let Some((config, at, peer)) = shared.pool(&scraper.target.worker.pool) {
         if std::mem::replace(&mut interval, config.scrape.interval) != config.scrape.interval {
             next = Instant::now() + interval.mul_f64(phase(&scraper.target));
         }
-        tokio::select! {
-            () = sleep_until(next) => {}
-            () = configured.changed() => continue,
+        let until = next.min(Instant::now() + LOOK);
+        wait.as_mut().reset(until);
+        wait.as_mut().await;
+        if until < next {
+            continue;
         }
         let began = Instant::now();
         let Some(pool) = config.pools.get(at) else { return };
@@ -109,14 +115,13 @@ impl Scraper {
     async fn once(&mut self, shared: &Shared, config: &Arc<Config>, pool: &config::Pool, peer: &Arc<Peer>) -> bool {
         let began = shared.now();
         let worker = &self.target.worker;
-        let Some(scrape) = shared.read(|table| table.begin_scrape(worker, began)) else { return false };
+        let scrape = shared.read(|table| table.begin_scrape(worker, began));
         let result = self.fetch(config, pool, peer).await;
         let now = shared.now();
         self.counters.scraped(label(&result), now.saturating_sub(began));
         self.log_change(&result);
         let result = result.map_err(|error| error.label());
-        shared.update(|table| table.end_scrape(scrape, result, now));
-        true
+        shared.update(|table| table.end_scrape(scrape, result, now))
     }
 
     /// An excerpt where the worker gives one, else the whole page, together within the time for a scrape.

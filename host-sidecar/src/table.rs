@@ -191,21 +191,21 @@ impl Table {
         self.pools.iter().flat_map(Pool::targets)
     }
 
-    /// Begins a scrape; `None` when the worker is no longer there.
-    pub fn begin_scrape(&self, worker: &WorkerId, now: Duration) -> Option<Scrape> {
-        let pool = self.pools.iter().find(|pool| pool.name == worker.pool)?;
-        pool.worker(worker)?;
-        Some(Scrape { worker: worker.clone(), began: now, credits: self.proxies.credits(&pool.name) })
+    /// Begins a scrape.
+    pub fn begin_scrape(&self, worker: &WorkerId, now: Duration) -> Scrape {
+        Scrape { worker: worker.clone(), began: now, credits: self.proxies.credits(&worker.pool) }
     }
 
-    /// Ends a scrape with what the page said, or with why it said nothing: then the last good sample stays.
-    pub fn end_scrape(&mut self, mut scrape: Scrape, result: Result<Reading, Cause>, now: Duration) {
+    /// Ends a scrape with what the page said, or with why it said nothing: then the last good sample stays. Returns whether
+    /// the worker is still there.
+    pub fn end_scrape(&mut self, mut scrape: Scrape, result: Result<Reading, Cause>, now: Duration) -> bool {
         self.tried_at = Some(now);
         let Self { pools, proxies, revision, patience, .. } = self;
         proxies.drop_outlived(&scrape.worker.pool, &mut scrape.credits);
-        let Some(pool) = pools.iter_mut().find(|pool| pool.name == scrape.worker.pool) else { return };
-        pool.end_scrape(scrape, result, now, patience, revision);
+        let Some(pool) = pools.iter_mut().find(|pool| pool.name == scrape.worker.pool) else { return false };
+        let is_there = pool.end_scrape(scrape, result, now, patience, revision);
         revision.states += u64::from(pool.settle());
+        is_there
     }
 
     /// Takes note of the GPUs behind a worker, as its exporter tells of them.

@@ -78,7 +78,7 @@ async fn a_bad_configuration_is_refused_whole() {
 }
 
 #[tokio::test]
-async fn other_intervals_hold_at_once() {
+async fn other_intervals_hold_without_waiting_for_the_old_ones() {
     let (worker, exporter) =
         (FakeWorker::start(STEADY), FakeWorker::start(Page::Text("DCGM_FI_DEV_FB_USED{gpu=\"0\"} 1\n")));
     let proxy = FakeProxy::start();

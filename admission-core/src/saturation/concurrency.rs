@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::rule::mean;
-use super::{UNKNOWN, WorkerLoad};
+use super::{Fullness, WorkerLoad};
 
 /// Taken for the most requests of a worker that neither the policy nor the engine tells.
 const MAX_CONCURRENCY: u64 = 100;
@@ -38,13 +37,6 @@ impl Default for ConcurrencyLimits {
     }
 }
 
-/// What is in hand, as far as it is known, and what may be.
-#[derive(Clone, Copy)]
-struct InHand {
-    held: Option<f64>,
-    most: f64,
-}
-
 impl ConcurrencyLimits {
     /// Names the first limit that is out of its range.
     ///
@@ -58,41 +50,16 @@ impl ConcurrencyLimits {
         }
     }
 
-    /// All that the workers have in hand over all that they may; of the hybrid, the mean of the workers.
-    pub(super) fn pool<'a>(&self, workers: impl Iterator<Item = WorkerLoad<'a>>) -> f64 {
-        let count = match self.mode {
-            ConcurrencyMode::Requests => Self::requests,
-            ConcurrencyMode::Tokens => Self::tokens,
-            ConcurrencyMode::Hybrid => return mean(workers.map(|worker| self.worker(&worker))),
-        };
-        let (held, most) = workers.fold((0.0, 0.0), |(held, most), worker| {
-            let one = count(self, &worker);
-            (held + one.held_or_full(), most + one.most)
-        });
-        if most > 0.0 { held / most } else { UNKNOWN }
-    }
-
-    /// Whether a worker tells all that is counted.
-    pub(super) fn measures(&self, worker: &WorkerLoad<'_>) -> bool {
-        let (requests, tokens) = (self.requests(worker).held.is_some(), self.tokens(worker).held.is_some());
-        match self.mode {
-            ConcurrencyMode::Requests => requests,
-            ConcurrencyMode::Tokens => tokens,
-            ConcurrencyMode::Hybrid => requests && tokens,
-        }
-    }
-
     /// How full one worker is.
-    pub(super) fn worker(&self, worker: &WorkerLoad<'_>) -> f64 {
-        let (requests, tokens) = (self.requests(worker).share(), self.tokens(worker).share());
+    pub(super) fn fullness(&self, worker: &WorkerLoad<'_>) -> Fullness {
         match self.mode {
-            ConcurrencyMode::Requests => requests,
-            ConcurrencyMode::Tokens => tokens,
-            ConcurrencyMode::Hybrid => requests.max(tokens),
+            ConcurrencyMode::Requests => self.requests(worker),
+            ConcurrencyMode::Tokens => self.tokens(worker),
+            ConcurrencyMode::Hybrid => self.requests(worker).worse(self.tokens(worker)),
         }
     }
 
-    fn requests(&self, worker: &WorkerLoad<'_>) -> InHand {
+    fn requests(&self, worker: &WorkerLoad<'_>) -> Fullness {
         let of_engine = worker.max_num_seqs.map(|seqs| seqs.saturating_mul(worker.ranks.len().max(1) as u64));
         let most = self.max_concurrency.or(of_engine).unwrap_or(MAX_CONCURRENCY).max(1);
         let held = worker.ranks.iter().try_fold(0.0, |sum, rank| {
@@ -100,10 +67,10 @@ impl ConcurrencyLimits {
             Some(sum + of_rank + rank.running.unwrap_or(0) as f64 + rank.waiting.unwrap_or(0) as f64)
         });
         let is_told = !worker.ranks.is_empty() && !worker.doubts_requests;
-        InHand { held: held.filter(|_| is_told), most: most as f64 }
+        Fullness::new(held.filter(|_| is_told), most as f64)
     }
 
-    fn tokens(&self, worker: &WorkerLoad<'_>) -> InHand {
+    fn tokens(&self, worker: &WorkerLoad<'_>) -> Fullness {
         let held = worker.block_size.and_then(|size| {
             worker.ranks.iter().try_fold(0.0, |sum, rank| {
                 let cached = rank.kv_used_blocks?.saturating_mul(size);
@@ -111,25 +78,15 @@ impl ConcurrencyLimits {
             })
         });
         let is_told = !worker.ranks.is_empty() && !worker.doubts_tokens;
-        InHand { held: held.filter(|_| is_told), most: self.max_token_concurrency as f64 }
-    }
-}
-
-impl InHand {
-    /// What is not known is as much as may be.
-    fn held_or_full(self) -> f64 {
-        self.held.unwrap_or(self.most * UNKNOWN)
-    }
-
-    fn share(self) -> f64 {
-        self.held_or_full() / self.most
+        Fullness::new(held.filter(|_| is_told), self.max_token_concurrency as f64)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::saturation;
     use super::*;
-    use crate::view::RankReport;
+    use crate::view::{RankReport, Role};
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -148,6 +105,14 @@ mod tests {
         WorkerLoad { ranks, block_size: Some(16), ..WorkerLoad::default() }
     }
 
+    fn pool(limits: ConcurrencyLimits, workers: &[WorkerLoad<'_>]) -> f64 {
+        saturation(workers.iter().map(|worker| (Role::Both, limits.fullness(worker))))
+    }
+
+    fn share(limits: ConcurrencyLimits, worker: &WorkerLoad<'_>) -> f64 {
+        limits.fullness(worker).share()
+    }
+
     fn limits(mode: ConcurrencyMode) -> ConcurrencyLimits {
         ConcurrencyLimits { mode, max_concurrency: Some(100), max_token_concurrency: 10_000 }
     }
@@ -156,7 +121,7 @@ mod tests {
     fn sums_are_compared_with_sums() {
         // 50 + 25 of 200 requests; 16 × 500 + 16 × 100 + 400 of 20,000 tokens; hybrid: (0.8 + 0.25) / 2.
         let (first, second) = ([rank(40, 10, 500, 0)], [rank(20, 5, 100, 400)]);
-        let of = |mode| limits(mode).pool([load(&first), load(&second)].into_iter());
+        let of = |mode| pool(limits(mode), &[load(&first), load(&second)]);
         assert_eq!(of(ConcurrencyMode::Requests), 0.375);
         assert_eq!(of(ConcurrencyMode::Tokens), 0.5);
         assert_eq!(of(ConcurrencyMode::Hybrid), 0.525);
@@ -167,21 +132,21 @@ mod tests {
         let ranks = [rank(30, 0, 0, 0), rank(10, 8, 0, 0)];
         let told = WorkerLoad { max_num_seqs: Some(48), ..load(&ranks) };
         let rule = ConcurrencyLimits::default();
-        assert_eq!(rule.worker(&told), 0.5, "48 of 2 × 48");
-        assert_eq!(rule.worker(&load(&ranks)), 0.48, "of 100 where nobody says");
-        assert_eq!(limits(ConcurrencyMode::Requests).worker(&told), 0.48, "the policy's word goes first");
+        assert_eq!(share(rule, &told), 0.5, "48 of 2 × 48");
+        assert_eq!(share(rule, &load(&ranks)), 0.48, "of 100 where nobody says");
+        assert_eq!(share(limits(ConcurrencyMode::Requests), &told), 0.48, "the policy's word goes first");
     }
 
     #[test]
     fn what_is_not_known_is_full() {
         let silent = [RankReport { kv_used_blocks: Some(1), ..RankReport::default() }];
         let rule = limits(ConcurrencyMode::Requests);
-        assert_eq!(rule.worker(&load(&silent)), 1.0, "neither running nor waiting is told");
-        assert_eq!(rule.worker(&load(&[])), 1.0);
-        assert_eq!(rule.pool([load(&[]), load(&[rank(0, 0, 0, 0)])].into_iter()), 0.5);
-        assert_eq!(rule.pool([].into_iter()), 1.0);
+        assert_eq!(share(rule, &load(&silent)), 1.0, "neither running nor waiting is told");
+        assert_eq!(share(rule, &load(&[])), 1.0);
+        assert_eq!(pool(rule, &[load(&[]), load(&[rank(0, 0, 0, 0)])]), 0.5);
+        assert_eq!(pool(rule, &[]), 1.0);
         let no_block_size = WorkerLoad { block_size: None, ..load(&silent) };
-        assert_eq!(limits(ConcurrencyMode::Tokens).worker(&no_block_size), 1.0);
+        assert_eq!(share(limits(ConcurrencyMode::Tokens), &no_block_size), 1.0);
     }
 
     #[test]

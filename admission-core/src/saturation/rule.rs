@@ -1,7 +1,7 @@
-//! How full a pool is, by the detector that its policy names.
+//! How full a worker is, by the detector that its pool's policy names.
 
-use super::{ConcurrencyLimits, UNKNOWN, UtilizationThresholds};
-use crate::view::{RankReport, Role};
+use super::{ConcurrencyLimits, Fullness, UtilizationThresholds};
+use crate::view::RankReport;
 
 /// How the saturation of a pool is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,8 +24,6 @@ pub enum Detector {
 /// What is known of one live worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerLoad<'a> {
-    /// Which stage it belongs to.
-    pub role: Role,
     /// As last scraped; empty while nothing has been.
     pub ranks: &'a [RankReport],
     /// Tokens of one KV block.
@@ -45,40 +43,15 @@ impl Default for SaturationRule {
 }
 
 impl SaturationRule {
-    /// Saturation of a pool, given its live workers: that of the fuller stage. Always finite.
-    pub fn saturation<'a>(&self, live: impl Iterator<Item = WorkerLoad<'a>> + Clone) -> f64 {
-        let stage = |takes_part: fn(Role) -> bool| {
-            let workers = live.clone().filter(move |worker| takes_part(worker.role));
-            match self.detector {
-                Detector::Utilization(thresholds) => mean(workers.map(|worker| thresholds.worker(worker.ranks))),
-                Detector::Concurrency(limits) => limits.pool(workers),
-            }
-        };
-        let prefills = stage(Role::prefills);
-        // Mostly both stages are the same workers, which are gone through often.
-        let is_one_stage = live.clone().all(|worker| worker.role == Role::Both);
-        let fuller = if is_one_stage { prefills } else { prefills.max(stage(Role::decodes)) };
-        // A threshold close to nothing divides beyond what a number holds; that is the fullest there is, not unknown.
-        fuller.min(f64::MAX)
-    }
-
-    /// How full one worker is.
-    pub fn worker(&self, worker: WorkerLoad<'_>) -> f64 {
+    /// How full one worker is. One that does not tell what the detector counts is exactly full.
+    pub fn fullness(&self, worker: &WorkerLoad<'_>) -> Fullness {
         match self.detector {
-            Detector::Utilization(thresholds) => thresholds.worker(worker.ranks),
-            Detector::Concurrency(limits) => limits.worker(&worker),
+            Detector::Utilization(thresholds) => Fullness::new(thresholds.measured(worker.ranks), 1.0),
+            Detector::Concurrency(limits) => limits.fullness(worker),
         }
     }
 
-    /// Whether a worker tells what the detector measures. One that does not counts as exactly full.
-    pub fn measures(&self, worker: &WorkerLoad<'_>) -> bool {
-        match self.detector {
-            Detector::Utilization(thresholds) => thresholds.measured(worker.ranks).is_some(),
-            Detector::Concurrency(limits) => limits.measures(worker),
-        }
-    }
-
-    /// Whether a worker that is `full` by [`Self::worker`] has used up its headroom. One that had when last looked at has
+    /// Whether a worker that is `full` by [`Fullness::share`] has used up its headroom. One that had when last looked at has
     /// until it is below `1 - hysteresis` of that; `hysteresis` is 0 to 1.
     pub fn is_crowded(&self, full: f64, was_crowded: bool, hysteresis: f64) -> bool {
         let ease = if was_crowded { 1.0 - hysteresis } else { 1.0 };
@@ -86,42 +59,20 @@ impl SaturationRule {
     }
 }
 
-/// [`UNKNOWN`] of nothing.
-pub(super) fn mean(shares: impl Iterator<Item = f64>) -> f64 {
-    let (mut sum, mut count) = (0.0, 0.0);
-    for share in shares {
-        sum += share;
-        count += 1.0;
-    }
-    if count > 0.0 { sum / count } else { UNKNOWN }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::saturation;
     use super::*;
+    use crate::view::Role;
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    fn load(role: Role, ranks: &[RankReport]) -> WorkerLoad<'_> {
-        WorkerLoad { role, ranks, ..WorkerLoad::default() }
+    fn load(ranks: &[RankReport]) -> WorkerLoad<'_> {
+        WorkerLoad { ranks, ..WorkerLoad::default() }
     }
 
     fn waiting(count: u64) -> [RankReport; 1] {
         [RankReport { waiting: Some(count), ..RankReport::default() }]
-    }
-
-    #[test]
-    fn a_pool_is_as_full_as_its_fuller_stage() {
-        let rule = SaturationRule::default();
-        let (idle, half, full) = (waiting(0), waiting(5), waiting(10));
-        let of =
-            |workers: &[(Role, &[RankReport])]| rule.saturation(workers.iter().map(|(role, ranks)| load(*role, ranks)));
-        assert_eq!(of(&[(Role::Both, &idle), (Role::Both, &full)]), 1.0, "one stage: the mean of 0 and 2");
-        assert_eq!(of(&[(Role::Prefill, &full), (Role::Decode, &idle)]), 2.0);
-        assert_eq!(of(&[(Role::Prefill, &idle), (Role::Decode, &half)]), 1.0);
-        assert_eq!(of(&[(Role::Prefill, &idle), (Role::Decode, &idle), (Role::Both, &full)]), 1.0, "it is in both");
-        assert_eq!(of(&[(Role::Decode, &idle)]), 1.0, "nobody reads prompts");
-        assert_eq!(of(&[]), 1.0);
     }
 
     #[test]
@@ -147,7 +98,7 @@ mod tests {
         };
         let queue = waiting(2);
         let blocks = [RankReport { kv_used_blocks: Some(3), ..RankReport::default() }];
-        let [queue, blocks] = [load(Role::Both, &queue), load(Role::Both, &blocks)];
+        let [queue, blocks] = [load(&queue), load(&blocks)];
         let sized = WorkerLoad { block_size: Some(16), ..blocks };
         for (rule, of_queue, of_blocks, of_sized) in [
             (SaturationRule::default(), true, false, false),
@@ -155,15 +106,16 @@ mod tests {
             (concurrency(ConcurrencyMode::Tokens), false, false, true),
             (concurrency(ConcurrencyMode::Hybrid), false, false, false),
         ] {
-            let measured = [queue, blocks, sized].map(|worker| rule.measures(&worker));
+            let measured = [queue, blocks, sized].map(|worker| rule.fullness(&worker).is_measured());
             assert_eq!(measured, [of_queue, of_blocks, of_sized], "{rule:?}");
         }
         let doubtful = WorkerLoad { doubts_requests: true, doubts_tokens: true, ..sized };
         let both = [RankReport { running: Some(0), kv_used_blocks: Some(0), ..RankReport::default() }];
         for mode in [ConcurrencyMode::Requests, ConcurrencyMode::Tokens, ConcurrencyMode::Hybrid] {
             let (sure, doubtful) = (WorkerLoad { ranks: &both, ..sized }, WorkerLoad { ranks: &both, ..doubtful });
-            assert!(concurrency(mode).measures(&sure) && !concurrency(mode).measures(&doubtful));
-            assert_eq!((concurrency(mode).worker(sure), concurrency(mode).worker(doubtful)), (0.0, 1.0));
+            let [sure, doubtful] = [sure, doubtful].map(|worker| concurrency(mode).fullness(&worker));
+            assert_eq!((sure.share(), sure.is_measured()), (0.0, true));
+            assert_eq!((doubtful.share(), doubtful.is_measured()), (1.0, false));
         }
     }
 
@@ -171,6 +123,7 @@ mod tests {
     fn what_divides_beyond_any_number_is_the_fullest_there_is() {
         let tiny = UtilizationThresholds { queue_depth_threshold: f64::MIN_POSITIVE, ..Default::default() };
         let rule = SaturationRule { detector: Detector::Utilization(tiny), headroom: None };
-        assert_eq!(rule.saturation([load(Role::Both, &waiting(u64::MAX))].into_iter()), f64::MAX);
+        let full = rule.fullness(&load(&waiting(u64::MAX)));
+        assert_eq!(saturation([(Role::Both, full)].into_iter()), f64::MAX);
     }
 }

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::UNKNOWN;
 use crate::view::{RankReport, kv_used_share};
 
 /// At which queue and which use of its KV cache a worker is exactly full.
@@ -37,13 +36,9 @@ impl UtilizationThresholds {
         Ok(())
     }
 
-    /// The worse of queue and KV cache. Every rank has a queue of its own, so their mean is what the threshold is
-    /// measured against. An engine that tells only one of the two is judged by that.
-    pub(super) fn worker(&self, ranks: &[RankReport]) -> f64 {
-        self.measured(ranks).unwrap_or(UNKNOWN)
-    }
-
-    /// The same; `None` where neither is told.
+    /// How full a worker is, 1 being full: the worse of queue and KV cache. Every rank has a queue of its own, so their mean is
+    /// what the threshold is measured against. An engine that tells only one of the two is judged by that, and of one that
+    /// tells neither nothing is known.
     pub(super) fn measured(&self, ranks: &[RankReport]) -> Option<f64> {
         if ranks.is_empty() {
             return None;
@@ -60,8 +55,9 @@ impl UtilizationThresholds {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::mean;
+    use super::super::{Fullness, saturation};
     use super::*;
+    use crate::view::Role;
     #[cfg(target_family = "wasm")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -78,7 +74,7 @@ mod tests {
     }
 
     fn of(workers: &[&[RankReport]]) -> f64 {
-        mean(workers.iter().map(|ranks| RULE().worker(ranks)))
+        saturation(workers.iter().map(|ranks| (Role::Both, Fullness::new(RULE().measured(ranks), 1.0))))
     }
 
     #[test]
@@ -136,8 +132,8 @@ mod tests {
     #[test]
     fn the_thresholds_are_what_full_means() {
         let rule = UtilizationThresholds { queue_depth_threshold: 0.5, kv_cache_util_threshold: 1.0 };
-        assert_eq!(rule.worker(&[rank(1, 0)]), 2.0);
-        assert_eq!(rule.worker(&[rank(0, 100)]), 1.0);
+        assert_eq!(rule.measured(&[rank(1, 0)]), Some(2.0));
+        assert_eq!(rule.measured(&[rank(0, 100)]), Some(1.0));
     }
 
     #[test]

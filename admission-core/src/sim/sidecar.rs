@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::control::{NotTaken, Taken};
-use crate::saturation::{BusyThresholds, SaturationRule, WorkerLoad};
-use crate::view::{Admitted, PoolReport, VIEW_VERSION, ViewDocument, WorkerState, changes};
+use crate::saturation::{BusyThresholds, SaturationRule, WorkerLoad, saturation};
+use crate::view::{Admitted, PoolReport, VIEW_VERSION, ViewDocument, WorkerReport, WorkerState, changes};
 
 use super::faults::Luck;
 use super::lies;
@@ -80,11 +80,10 @@ impl Sidecar {
             report.busy = self.eyes.busy.worker_is_busy(&report.ranks, None);
         }
         let live = reports.iter().filter(|report| report.state == WorkerState::Up);
-        let saturation = SaturationRule::default().saturation(live.map(|report| WorkerLoad {
-            role: report.role,
-            ranks: &report.ranks,
-            ..WorkerLoad::default()
-        }));
+        let fullness = |report: &WorkerReport| {
+            SaturationRule::default().fullness(&WorkerLoad { ranks: &report.ranks, ..WorkerLoad::default() })
+        };
+        let saturation = saturation(live.map(|report| (report.role, fullness(report))));
         self.generation += 1;
         let pool = PoolReport {
             admitted: self.admitted,

@@ -1,6 +1,6 @@
 //! Where an adapter writes down what it finds on a page, and how that becomes reports.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use admission_core::view::RankReport;
 
@@ -101,13 +101,14 @@ pub type Order = [u32; 3];
 /// which was measured. A value that is NaN, infinite or negative makes its number unknown for the same reason.
 #[derive(Debug, Default)]
 pub struct Sheet {
-    ranks: BTreeMap<u32, Cells<Load>>,
+    /// By rising number.
+    ranks: Vec<(u32, Cells<Load>)>,
     limits: Cells<Limit>,
 }
 
-/// Numbers by what they are of, each noted as often as a page tells it.
+/// Numbers by what they are of, each noted as often as a page tells it. There are few kinds, so one is looked for among all.
 #[derive(Debug)]
-pub struct Cells<K>(BTreeMap<K, Cell>);
+pub struct Cells<K>(Vec<(K, Cell)>);
 
 #[derive(Clone, Copy, Debug)]
 struct Cell {
@@ -150,7 +151,7 @@ impl Sheet {
 
     /// The ranks found so far, by rising number.
     pub fn ranks(&self) -> impl ExactSizeIterator<Item = u32> {
-        self.ranks.keys().copied()
+        self.ranks.iter().map(|(rank, _)| *rank)
     }
 
     /// The reports, by rising rank.
@@ -179,40 +180,49 @@ impl Sheet {
     /// Names of the numbers that the page tells and that cannot be believed, of any rank.
     pub fn doubts(&self) -> Vec<&'static str> {
         let has_too_many = |cells: &&Cells<Load>| cells.get(Load::KvUsed) > Some(cells.blocks().unwrap_or(f64::MAX));
-        let used = self.ranks.values().filter(has_too_many).map(|_| Load::KvUsed.name());
-        let of_ranks = self.ranks.values().flat_map(Cells::disbelieved).map(Load::name);
-        let all: BTreeSet<_> = of_ranks.chain(used).chain(self.limits.disbelieved().map(Limit::name)).collect();
-        all.into_iter().collect()
+        let ranks = || self.ranks.iter().map(|(_, cells)| cells);
+        let used = ranks().filter(has_too_many).map(|_| Load::KvUsed.name());
+        let of_ranks = ranks().flat_map(Cells::disbelieved).map(Load::name);
+        let mut all: Vec<_> = of_ranks.chain(used).chain(self.limits.disbelieved().map(Limit::name)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     fn cells(&mut self, rank: u32) -> Result<&mut Cells<Load>, PageError> {
-        if self.ranks.len() >= MAX_RANKS && !self.ranks.contains_key(&rank) {
-            return Err(PageError::TooManyRanks);
+        let at = self.ranks.partition_point(|(known, _)| *known < rank);
+        if self.ranks.get(at).is_none_or(|(known, _)| *known != rank) {
+            if self.ranks.len() >= MAX_RANKS {
+                return Err(PageError::TooManyRanks);
+            }
+            self.ranks.insert(at, (rank, Cells::default()));
         }
-        Ok(self.ranks.entry(rank).or_default())
+        self.ranks.get_mut(at).map(|(_, cells)| cells).ok_or(PageError::TooManyRanks)
     }
 }
 
-impl<K: Ord + Copy> Cells<K> {
+impl<K: PartialEq + Copy> Cells<K> {
     /// Notes what one series says.
     pub fn note(&mut self, key: K, value: f64, order: Order) {
-        let new = Cell { order, value: Some(value).filter(|value| value.is_finite() && *value >= 0.0) };
-        let cell = self.0.entry(key).or_insert(new);
-        if new.order < cell.order {
-            *cell = new;
-        } else if new.order == cell.order && new.value != cell.value {
-            cell.value = None;
+        let new = Cell::new(value, order);
+        match self.0.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, cell)) => cell.merge(new),
+            None => self.0.push((key, new)),
         }
     }
 
     /// The number, if it can be believed.
     pub fn get(&self, key: K) -> Option<f64> {
-        self.0.get(&key)?.value
+        self.cell(key)?.value
     }
 
     /// The number for a sheet to note: NaN if it cannot be believed, `None` if it is not told.
     pub fn told(&self, key: K) -> Option<f64> {
-        Some(self.0.get(&key)?.value.unwrap_or(f64::NAN))
+        Some(self.cell(key)?.value.unwrap_or(f64::NAN))
+    }
+
+    fn cell(&self, key: K) -> Option<&Cell> {
+        self.0.iter().find(|(known, _)| *known == key).map(|(_, cell)| cell)
     }
 
     /// What is told and cannot be believed.
@@ -230,23 +240,38 @@ impl Cells<Load> {
 
 impl<K> Default for Cells<K> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self(Vec::new())
     }
 }
 
-/// The sum of a counter over its series, such as those of different outcomes.
+impl Cell {
+    fn new(value: f64, order: Order) -> Self {
+        Self { order, value: Some(value).filter(|value| value.is_finite() && *value >= 0.0) }
+    }
+
+    fn merge(&mut self, new: Self) {
+        if new.order < self.order {
+            *self = new;
+        } else if new.order == self.order && new.value != self.value {
+            self.value = None;
+        }
+    }
+}
+
+/// The sum of a counter over its series, such as those of different outcomes, by their labels.
 #[derive(Debug, Default)]
-pub struct Sum<'a>(Cells<&'a str>);
+pub struct Sum<'a>(BTreeMap<&'a str, Cell>);
 
 impl<'a> Sum<'a> {
     /// Adds a series.
     pub fn note(&mut self, sample: &'a Sample) {
-        self.0.note(sample.labels(), sample.value, Order::default());
+        let new = Cell::new(sample.value, Order::default());
+        self.0.entry(sample.labels()).and_modify(|cell| cell.merge(new)).or_insert(new);
     }
 
     /// The sum for a sheet to note: NaN when one of them cannot be believed, `None` without a series.
     pub fn total(&self) -> Option<f64> {
-        let values = self.0.0.values().map(|cell| cell.value.unwrap_or(f64::NAN));
+        let values = self.0.values().map(|cell| cell.value.unwrap_or(f64::NAN));
         values.reduce(|sum, value| sum + value)
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission_core::saturation::{BudgetRule, BudgetSamples, BusyThresholds, SaturationRule, WorkerLoad};
+use admission_core::saturation::{
+    BudgetRule, BudgetSamples, BusyThresholds, Fullness, SaturationRule, WorkerLoad, saturation,
+};
 use admission_core::view::{Admitted, PoolReport, Role, WorkerState};
 
 use super::worker::{BusyRule, Sample, Worker};
@@ -72,6 +74,7 @@ impl Pool {
             self.queried_budget = None;
         }
         self.max_num_batched_tokens = config.max_num_batched_tokens;
+        self.workers.values_mut().for_each(|worker| worker.measure(&config.saturation));
         let mut before = std::mem::take(&mut self.sources);
         for name in config.source_names() {
             let known = before.remove(&name).flatten();
@@ -156,14 +159,11 @@ impl Pool {
         self.workers.values().map(Worker::target)
     }
 
-    pub fn worker(&self, id: &WorkerId) -> Option<&Worker> {
-        self.workers.get(&id.address).filter(|worker| worker.id.serial == id.serial)
-    }
-
     pub fn worker_mut(&mut self, id: &WorkerId) -> Option<&mut Worker> {
         self.workers.get_mut(&id.address).filter(|worker| worker.id.serial == id.serial)
     }
 
+    /// Returns whether the worker is still there.
     pub fn end_scrape(
         &mut self,
         scrape: Scrape,
@@ -171,14 +171,15 @@ impl Pool {
         now: Duration,
         patience: &Patience,
         revision: &mut Revision,
-    ) {
+    ) -> bool {
         let rule = self.busy_rule();
-        let Some(worker) = self.worker_mut(&scrape.worker) else { return };
+        let Some(worker) = self.worker_mut(&scrape.worker) else { return false };
         let was_tried = worker.is_tried();
         let Scrape { began, credits, .. } = scrape;
         let result = result.map(|reading| Sample { began, reading, credits });
         worker.end_try(result, &rule, (now, patience), revision);
         self.untried -= usize::from(!was_tried);
+        true
     }
 
     pub fn set_busy(&mut self, busy: BusyThresholds, now: Duration, patience: &Patience, revision: &mut Revision) {
@@ -226,10 +227,9 @@ impl Pool {
 
     /// How full it is, and what its dispatch budget comes to.
     fn fullness(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> (Option<f64>, Option<f64>) {
-        // Gone through once for each stage, and looked at thousands of times a second.
-        let (loads, samples) = (self.loads(now, patience).collect::<Vec<_>>(), self.samples(queued));
-        let budget = self.budget.as_ref().map(|rule| rule.budget(loads.iter().copied(), &samples));
-        (Some(self.saturation.saturation(loads.iter().copied())), budget)
+        let samples = self.samples(queued);
+        let budget = self.budget.as_ref().map(|rule| rule.budget(self.loads(now, patience), &samples));
+        (Some(saturation(self.fullnesses(now, patience))), budget)
     }
 
     /// Every worker that has been tried, and whether it is to be given nothing.
@@ -250,7 +250,7 @@ impl Pool {
             report: self.report(now, patience, queued),
             budget: self.budget.as_ref().map(by_source).unwrap_or_default(),
             queued,
-            unmeasured: self.loads(now, patience).filter(|load| !self.saturation.measures(load)).count(),
+            unmeasured: self.fullnesses(now, patience).filter(|(_, worker)| !worker.is_measured()).count(),
             workers: self.workers.values().map(Worker::row).collect(),
         }
     }
@@ -262,8 +262,7 @@ impl Pool {
     /// Of every worker whether it is to be given nothing: busy by the rule, stale where that counts as full, or beyond its
     /// headroom while in each stage another worker of the pool would take something.
     fn spared(&self, now: Duration, patience: &Patience) -> Vec<bool> {
-        let is_full =
-            |worker: &Worker| worker.busy || (self.when_stale == WhenStale::Full && worker.is_stale(now, patience));
+        let is_full = |worker: &Worker| worker.busy || !self.believes(worker, now, patience);
         let spared: Vec<_> = self.workers.values().map(|worker| is_full(worker) || worker.crowded).collect();
         let is_left = |stage: fn(Role) -> bool| {
             let workers = || {
@@ -282,8 +281,20 @@ impl Pool {
         BudgetSamples { prometheus: self.queried_budget, proxy_queue: queued }
     }
 
+    /// What live workers tell, as far as it is believed.
     fn loads(&self, now: Duration, patience: &Patience) -> impl Iterator<Item = WorkerLoad<'_>> + Clone {
-        self.live(now, patience).map(move |worker| worker.load(now, patience, self.when_stale))
+        self.live(now, patience).map(move |worker| worker.load(self.believes(worker, now, patience)))
+    }
+
+    /// How full live workers are, as far as they are believed.
+    fn fullnesses(&self, now: Duration, patience: &Patience) -> impl Iterator<Item = (Role, Fullness)> {
+        let of = move |worker: &Worker| worker.fullness(&self.saturation, self.believes(worker, now, patience));
+        self.live(now, patience).map(move |worker| (worker.member.role, of(worker)))
+    }
+
+    /// Whether the last numbers of a worker are to be measured by.
+    fn believes(&self, worker: &Worker, now: Duration, patience: &Patience) -> bool {
+        self.when_stale == WhenStale::Hold || !worker.is_stale(now, patience)
     }
 
     /// Workers that can be given work.

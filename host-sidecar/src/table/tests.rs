@@ -80,7 +80,7 @@ impl Setting {
     }
 
     fn begin(&self, address: &str, at: Duration) -> Scrape {
-        self.table.begin_scrape(&self.id(address), at).unwrap()
+        self.table.begin_scrape(&self.id(address), at)
     }
 
     /// A good scrape that takes no time.
@@ -223,6 +223,9 @@ fn saturation_is_that_of_the_live_workers() {
     assert_eq!(of(&setting, "a", DOWN_AFTER), Some(1.5), "the first is down");
     setting.scrape("b1:1", 0, ms(100));
     assert_eq!(of(&setting, "b", ms(100)), Some(1.0), "one that drains takes nothing, however empty it is");
+    let other = CONFIG.replace("kv_cache_util_threshold: 0.5", "kv_cache_util_threshold: 1");
+    setting.table.configure(&Config::parse(&other).unwrap());
+    assert_eq!(of(&setting, "a", DOWN_AFTER), Some(0.75), "another rule holds before the next scrape");
 }
 
 #[test]
@@ -338,10 +341,12 @@ fn workers_come_and_go_as_their_source_says() {
     let begun = setting.begin("f1:1", ms(10));
     setting.table.found("a", "file:/w", found(&[]));
     assert_eq!(addresses(&setting), ["a1:1"]);
-    setting.table.end_scrape(begun, Ok(reading(vec![rank(9)])), ms(20));
+    assert!(!setting.table.end_scrape(begun, Ok(reading(vec![rank(9)])), ms(20)), "it is gone");
     setting.table.found("a", "file:/w", found(&[member("f1:1")]));
     assert_ne!(setting.id("f1:1"), kept, "one that comes again is another");
-    assert!(setting.table.begin_scrape(&kept, ms(30)).is_none());
+    let of_the_one_before = setting.table.begin_scrape(&kept, ms(30));
+    assert!(!setting.table.end_scrape(of_the_one_before, Ok(reading(vec![rank(9)])), ms(40)));
+    assert_eq!(setting.pool("a", ms(40)).workers.len(), 1, "nothing is known of the new one yet");
 }
 
 #[test]

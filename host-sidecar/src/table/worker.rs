@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission_core::saturation::{BusyThresholds, Latch, SaturationRule, WorkerLoad};
+use admission_core::saturation::{BusyThresholds, Fullness, Latch, SaturationRule, WorkerLoad};
 use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState};
 
 use super::{Credits, ProxyId, Revision, Target, WorkerRow};
-use crate::config::{Patience, WhenStale};
+use crate::config::Patience;
 use crate::discovery::{Condition, Member};
 use crate::engines::sheet::Load;
 use crate::reading::{Gpu, Limits, Reading};
@@ -40,6 +40,8 @@ pub struct Worker {
     pub busy: bool,
     /// It has used up its headroom.
     pub crowded: bool,
+    /// By its last numbers, however old. Kept, since pushes look at all workers many times a second.
+    full: Fullness,
     /// Another one whenever its numbers are others; of no other worker.
     pub numbers: u64,
     /// What the exporter beside it says.
@@ -82,6 +84,7 @@ impl Worker {
             cause: None,
             busy: false,
             crowded: false,
+            full: Fullness::default(),
             numbers: 0,
             exported_gpus: Vec::new(),
             latch: Latch::default(),
@@ -134,21 +137,28 @@ impl Worker {
         self.sample.as_ref().map_or(&[], |sample| &sample.reading.ranks)
     }
 
-    /// What saturation is measured by: nothing of a stale worker that is to count as full.
-    pub fn load(&self, now: Duration, patience: &Patience, when_stale: WhenStale) -> WorkerLoad<'_> {
-        let believed = when_stale == WhenStale::Hold || !self.is_stale(now, patience);
+    /// What it last told, however old; of one that `is_believed` no longer, no number of its load.
+    pub fn load(&self, is_believed: bool) -> WorkerLoad<'_> {
         let Limits { block_size, max_num_seqs, .. } = self.limits();
-        let ranks = if believed { self.ranks() } else { &[] };
         let doubts = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.doubts);
         let is_doubted = |numbers: &[Load]| numbers.iter().any(|number| doubts.contains(&number.name()));
         WorkerLoad {
-            role: self.member.role,
-            ranks,
+            ranks: if is_believed { self.ranks() } else { &[] },
             block_size,
             max_num_seqs,
             doubts_requests: is_doubted(&[Load::Running, Load::Waiting]),
             doubts_tokens: is_doubted(&[Load::PrefillTokens, Load::Waiting, Load::PromptTokens, Load::Prompts]),
         }
+    }
+
+    /// How full it is by the rule that it has been [measured](Self::measure) by.
+    pub fn fullness(&self, rule: &SaturationRule, is_believed: bool) -> Fullness {
+        if is_believed { self.full } else { rule.fullness(&self.load(false)) }
+    }
+
+    /// Measures how full it is, by its last numbers.
+    pub fn measure(&mut self, rule: &SaturationRule) {
+        self.full = rule.fullness(&self.load(true));
     }
 
     /// GPUs on its own page, else those of the exporter beside it.
@@ -198,8 +208,8 @@ impl Worker {
         let batched = self.limits().max_num_batched_tokens.or(rule.max_num_batched_tokens);
         let ranks = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.ranks);
         self.busy = rule.thresholds.latched(&mut self.latch, rule.hysteresis, ranks, batched);
-        let full = rule.saturation.worker(self.load(now, patience, WhenStale::Hold));
-        self.crowded = rule.saturation.is_crowded(full, self.crowded, rule.hysteresis);
+        self.measure(&rule.saturation);
+        self.crowded = rule.saturation.is_crowded(self.full.share(), self.crowded, rule.hysteresis);
         let seen = self.seen(now, patience);
         std::mem::replace(&mut self.noted, seen) != seen
     }

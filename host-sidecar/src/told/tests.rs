@@ -44,7 +44,7 @@ impl Setting {
 
     fn scrape(&mut self, number: usize, used: u64, at: Duration) {
         let target = self.table.targets().find(|target| *target.worker.address == address(number)).unwrap();
-        let scrape = self.table.begin_scrape(&target.worker, at).unwrap();
+        let scrape = self.table.begin_scrape(&target.worker, at);
         let kv = RankReport { kv_used_blocks: Some(used), kv_total_blocks: Some(100), ..RankReport::default() };
         let rank = RankReport { running: Some(used), ..kv };
         let reading = Reading {
