@@ -114,13 +114,10 @@ impl Engine {
 /// # Errors
 /// The page is not that engine's, or cannot be believed.
 pub fn read(engine: &Engine, page: impl AsRef<[u8]>) -> Result<Reading, PageError> {
-    read_as(engine, &Page::of(page, |name| engine.wants_bytes(name)))
+    Reader::default().read(Some(engine), page)
 }
 
 fn read_as(engine: &Engine, page: &Page) -> Result<Reading, PageError> {
-    if page.is_too_long() {
-        return Err(PageError::TooLong);
-    }
     let mut sheet = Sheet::default();
     match engine {
         Engine::Vllm => vllm::note(&mut sheet, page),
@@ -194,6 +191,9 @@ impl Reader {
     /// The page is not the engine's, or of none that is known, or cannot be believed.
     pub fn end(&mut self, configured: Option<&Engine>) -> Result<Reading, PageError> {
         let Self { recognised, page } = self;
+        if page.is_too_long() {
+            return Err(PageError::TooLong);
+        }
         if let Some(engine) = configured {
             return read_as(engine, page);
         }

@@ -25,15 +25,17 @@ use tracing::{info, warn};
 
 use crate::config::{Tls, TokenSource};
 
+mod lookups;
 mod tls;
 
+use lookups::Lookups;
 pub use tls::TlsError;
 
 /// How often files are looked at that a client was built from.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Opens connections for `http://` and `https://` URLs.
-pub type Connector = HttpsConnector<HttpConnector>;
+pub type Connector = HttpsConnector<HttpConnector<Lookups>>;
 
 type Body = Full<Bytes>;
 /// What is wrong with a connection.
@@ -75,7 +77,7 @@ pub fn client(tls: &Tls, unix: Option<&Path>) -> Result<Client, TlsError> {
 }
 
 fn connector(tls: &Tls) -> Result<Connector, TlsError> {
-    let mut tcp = HttpConnector::new();
+    let mut tcp = HttpConnector::new_with_resolver(Lookups::new());
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls::config(tls)?).https_or_http();

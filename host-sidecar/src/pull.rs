@@ -234,3 +234,49 @@ impl Asker {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Config;
+    use crate::engines::{self, Engine};
+
+    const SECOND: u64 = 1_000;
+
+    #[tokio::test]
+    async fn nothing_is_told_while_nobody_looks_at_workers() {
+        let config = "{api: {token: t}, scrape: {interval: 10ms, timeout: 10ms}, pools: [{name: p, workers: ['w:1']}]}";
+        let shared = Arc::new(Shared::new(Config::parse(config).unwrap(), 1).unwrap());
+        let pulls = Pulls::new(Arc::clone(&shared));
+        let worker = shared.read(|table| table.targets().next()).unwrap().worker;
+        let scrape = || {
+            let reading = engines::read(&Engine::Vllm, "vllm:num_requests_running 1\n").unwrap();
+            let now = shared.now();
+            assert!(shared.update(|table| table.end_scrape(table.begin_scrape(&worker, now), Ok(reading), now)));
+        };
+        let ask = |wait_ms: u64| {
+            let question =
+                json!({"version": VIEW_VERSION, "proxy": "a".repeat(32), "wait_ms": wait_ms, "admitted": {}});
+            pulls.answer(serde_json::from_value(question).unwrap())
+        };
+        scrape();
+        assert_eq!(ask(60 * SECOND).await.unwrap().pools["p"].workers.len(), 1);
+        while shared.read(|table| table.is_attended(shared.now())) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let (status, error) = ask(20).await.unwrap_err();
+        assert_eq!(
+            (status, error.as_str()),
+            (StatusCode::SERVICE_UNAVAILABLE, "no scrape of a worker has ended for long")
+        );
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            scrape();
+        };
+        let (answer, ()) = tokio::join!(ask(60 * SECOND), later);
+        let report = &answer.unwrap().pools["p"].workers[0];
+        assert!(report.scraped_ms_ago < SECOND, "it waited for the next scrape: {report:?}");
+    }
+}

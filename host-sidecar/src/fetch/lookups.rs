@@ -1,0 +1,168 @@
+//! Names of servers, looked up as the machine is set up to (`getaddrinfo`), which may hang for as long as a name server does.
+//!
+//! A lookup cannot be broken off, and whoever reads a worker ten times a second has long given up and asks again. So whoever
+//! asks for a name that is being looked up waits for that very lookup, and only so many go on at a time: an outage of name
+//! servers neither piles up lookups without end nor takes up all threads of the process.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::vec;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use hyper_util::client::legacy::connect::dns::Name;
+use tokio::sync::Semaphore;
+use tower_service::Service;
+
+/// Most lookups at a time, of the 512 threads that wait for files and the like.
+const MOST: usize = 64;
+
+/// What looks a name up, and waits for it.
+type Look = fn(&str) -> io::Result<Vec<SocketAddr>>;
+
+/// What came of a lookup; an error as a sentence, since many are told.
+type Outcome = Result<Vec<SocketAddr>, String>;
+
+/// Looks names up; a clone shares what is under way.
+#[derive(Clone)]
+pub struct Lookups {
+    look: Look,
+    under_way: Arc<Mutex<HashMap<Name, Shared<BoxFuture<'static, Outcome>>>>>,
+    slots: Arc<Semaphore>,
+}
+
+impl Lookups {
+    /// By the means of the machine.
+    pub fn new() -> Self {
+        Self::by(|name| (name, 0).to_socket_addrs().map(Iterator::collect))
+    }
+
+    fn by(look: Look) -> Self {
+        Self { look, under_way: Arc::default(), slots: Arc::new(Semaphore::new(MOST)) }
+    }
+
+    /// The lookup of a name that is under way, or one that begins.
+    fn of(&self, name: Name) -> Shared<BoxFuture<'static, Outcome>> {
+        let begin = || {
+            let (this, name) = (self.clone(), name.clone());
+            // Goes on when nobody waits for it any more.
+            let lookup = tokio::spawn(async move {
+                let outcome = this.look(name.clone()).await;
+                this.under_way().remove(&name);
+                outcome
+            });
+            lookup.map(|outcome| outcome.unwrap_or_else(|error| Err(error.to_string()))).boxed().shared()
+        };
+        self.under_way().entry(name.clone()).or_insert_with(begin).clone()
+    }
+
+    async fn look(&self, name: Name) -> Outcome {
+        let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
+        let look = self.look;
+        let found = tokio::task::spawn_blocking(move || look(name.as_str())).await;
+        found.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+
+    /// Every change is an insertion or a removal, so one that panicked under the lock leaves it whole.
+    fn under_way(&self) -> MutexGuard<'_, HashMap<Name, Shared<BoxFuture<'static, Outcome>>>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service<Name> for Lookups {
+    type Response = vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let lookup = self.of(name);
+        Box::pin(async move { lookup.await.map(Vec::into_iter).map_err(io::Error::other) })
+    }
+}
+
+impl fmt::Debug for Lookups {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Lookups").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn name(name: &str) -> Name {
+        name.parse().unwrap()
+    }
+
+    async fn ask(lookups: &Lookups, of: &str) -> io::Result<Vec<SocketAddr>> {
+        lookups.clone().call(name(of)).await.map(Iterator::collect)
+    }
+
+    #[tokio::test]
+    async fn names_are_looked_up_and_an_error_says_why() {
+        let lookups = Lookups::new();
+        let found = ask(&lookups, "localhost").await.unwrap();
+        assert!(found.iter().all(|address| address.ip().is_loopback()) && !found.is_empty());
+        let error = ask(&lookups, "not a name").await.unwrap_err();
+        assert!(!error.to_string().is_empty());
+        assert!(lookups.under_way().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_name_that_hangs_is_looked_up_once_however_often_it_is_asked_for() {
+        static LOOKED: AtomicUsize = AtomicUsize::new(0);
+        static IS_BACK: AtomicBool = AtomicBool::new(false);
+        let lookups = Lookups::by(|name| {
+            if name == "hangs" {
+                LOOKED.fetch_add(1, Ordering::SeqCst);
+                while !IS_BACK.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Ok(vec![([127, 0, 0, 1], 0).into()])
+        });
+        for _ in 0..100 {
+            let asked = tokio::time::timeout(Duration::from_micros(100), ask(&lookups, "hangs"));
+            assert!(asked.await.is_err(), "whoever asks gives up");
+        }
+        assert_eq!(ask(&lookups, "answers").await.unwrap().len(), 1, "others are found meanwhile");
+        let last = tokio::spawn({
+            let lookups = lookups.clone();
+            async move { ask(&lookups, "hangs").await }
+        });
+        IS_BACK.store(true, Ordering::SeqCst);
+        assert_eq!(last.await.unwrap().unwrap().len(), 1);
+        assert!(LOOKED.load(Ordering::SeqCst) <= 2, "it may have ended before the last asked");
+        assert!(lookups.under_way().is_empty(), "nothing is remembered");
+    }
+
+    #[tokio::test]
+    async fn only_so_many_are_looked_up_at_a_time() {
+        static NOW: AtomicUsize = AtomicUsize::new(0);
+        static MOST_AT_ONCE: AtomicUsize = AtomicUsize::new(0);
+        let lookups = Lookups::by(|_| {
+            MOST_AT_ONCE.fetch_max(NOW.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+            NOW.fetch_sub(1, Ordering::SeqCst);
+            Ok(Vec::new())
+        });
+        let all: Vec<_> = (0..4 * MOST).map(|number| lookups.of(name(&format!("w{number}")))).collect();
+        for lookup in all {
+            assert_eq!(lookup.await, Ok(Vec::new()));
+        }
+        assert!((1..=MOST).contains(&MOST_AT_ONCE.load(Ordering::SeqCst)));
+    }
+}
