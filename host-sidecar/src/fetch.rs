@@ -62,22 +62,8 @@ enum Way {
     Unix(legacy::Client<UnixConnector, Body>),
 }
 
-/// A client for `http://` and `https://` URLs, the latter under `tls`; or one whose every request goes to the socket at
-/// `unix`, whatever host its `http://` URL names.
-///
-/// # Errors
-/// A file of `tls` cannot be read or does not hold what it should.
-pub fn client(tls: &Tls, unix: Option<&Path>) -> Result<Client, TlsError> {
-    if let Some(path) = unix {
-        let connector = UnixConnector { path: path.into() };
-        return Ok(Client(Way::Unix(legacy::Client::builder(TokioExecutor::new()).build(connector))));
-    }
-    let client = legacy::Client::builder(TokioExecutor::new()).build(connector(tls)?);
-    Ok(Client(Way::Net(client)))
-}
-
-fn connector(tls: &Tls) -> Result<Connector, TlsError> {
-    let mut tcp = HttpConnector::new_with_resolver(Lookups::new());
+fn connector(tls: &Tls, lookups: &Lookups) -> Result<Connector, TlsError> {
+    let mut tcp = HttpConnector::new_with_resolver(lookups.clone());
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls::config(tls)?).https_or_http();
@@ -167,11 +153,13 @@ pub async fn token(source: &TokenSource) -> Result<String, String> {
     }
 }
 
-/// A client that is built again when a file it was built from has changed, so that certificates can be rotated.
+/// A client for `http://` and `https://` URLs, the latter under `tls`; or one whose every request goes to the socket at
+/// `unix`, whatever host its `http://` URL names. It is built again when a file it was built from has changed, so that certificates can be rotated.
 #[derive(Debug)]
 pub struct Peer {
     tls: Tls,
     unix: Option<PathBuf>,
+    lookups: Lookups,
     state: Arc<Mutex<Built>>,
 }
 
@@ -187,13 +175,14 @@ struct Built {
 }
 
 impl Peer {
-    /// As [`client`].
+    /// Builds it.
     ///
     /// # Errors
-    /// As [`client`].
+    /// A file of `tls` cannot be read or does not hold what it should.
     pub fn new(tls: &Tls, unix: Option<&Path>) -> Result<Self, TlsError> {
-        let state = Arc::new(Mutex::new(Built::new(tls, unix)?));
-        Ok(Self { tls: tls.clone(), unix: unix.map(Path::to_owned), state })
+        let lookups = Lookups::new();
+        let state = Arc::new(Mutex::new(Built::new(tls, unix, &lookups)?));
+        Ok(Self { tls: tls.clone(), unix: unix.map(Path::to_owned), lookups, state })
     }
 
     /// The client of the files as they were when last looked at, a second ago at most. While they cannot be used, the one before
@@ -212,17 +201,18 @@ impl Peer {
         let mut state = lock(&self.state);
         if self.tls.files().next().is_some() && !state.is_looked && state.looked.elapsed() >= LOOK {
             state.is_looked = true;
-            let (tls, unix, shared) = (self.tls.clone(), self.unix.clone(), Arc::clone(&self.state));
-            tokio::task::spawn_blocking(move || look(&tls, unix.as_deref(), &shared));
+            let (tls, unix, lookups) = (self.tls.clone(), self.unix.clone(), self.lookups.clone());
+            let shared = Arc::clone(&self.state);
+            tokio::task::spawn_blocking(move || look((&tls, unix.as_deref(), &lookups), &shared));
         }
         state
     }
 }
 
 /// Takes over the files if they have changed and can be used.
-fn look(tls: &Tls, unix: Option<&Path>, state: &Mutex<Built>) {
+fn look((tls, unix, lookups): (&Tls, Option<&Path>, &Lookups), state: &Mutex<Built>) {
     let files = contents(tls);
-    let built = (files != lock(state).files).then(|| Built::new(tls, unix));
+    let built = (files != lock(state).files).then(|| Built::new(tls, unix, lookups));
     let mut state = lock(state);
     match built {
         None => {}
@@ -244,15 +234,15 @@ fn lock(state: &Mutex<Built>) -> MutexGuard<'_, Built> {
 }
 
 impl Built {
-    fn new(tls: &Tls, unix: Option<&Path>) -> Result<Self, TlsError> {
+    fn new(tls: &Tls, unix: Option<&Path>, lookups: &Lookups) -> Result<Self, TlsError> {
         let files = contents(tls);
-        Ok(Self {
-            files,
-            client: client(tls, unix)?,
-            connector: connector(tls)?,
-            looked: Instant::now(),
-            is_looked: false,
-        })
+        let connector = connector(tls, lookups)?;
+        let builder = legacy::Client::builder(TokioExecutor::new());
+        let way = match unix {
+            Some(path) => Way::Unix(builder.build(UnixConnector { path: path.into() })),
+            None => Way::Net(builder.build(connector.clone())),
+        };
+        Ok(Self { client: Client(way), connector, files, looked: Instant::now(), is_looked: false })
     }
 }
 

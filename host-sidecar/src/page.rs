@@ -170,7 +170,7 @@ impl Page {
         }
     }
 
-    /// Takes nothing more, and holds nothing until the next page begins.
+    /// Takes no sample more, and holds none until the next page begins.
     fn give_up(&mut self) {
         (self.samples, self.read, self.bytes) = (Vec::new(), 0, 0);
         self.is_too_long = true;

@@ -77,17 +77,17 @@ pub async fn run(shared: Arc<Shared>, target: Target) {
     let mut wait = pin!(sleep(Duration::ZERO));
     let mut interval = Duration::ZERO;
     let mut next = Instant::now();
-    while let Some((config, at, peer)) = shared.pool(&scraper.target.worker.pool) {
+    loop {
+        wait.as_mut().reset(next.min(Instant::now() + LOOK));
+        wait.as_mut().await;
+        let Some((config, at, peer)) = shared.pool(&scraper.target.worker.pool) else { return };
         if std::mem::replace(&mut interval, config.scrape.interval) != config.scrape.interval {
             next = Instant::now() + interval.mul_f64(phase(&scraper.target));
         }
-        let until = next.min(Instant::now() + LOOK);
-        wait.as_mut().reset(until);
-        wait.as_mut().await;
-        if until < next {
+        let began = Instant::now();
+        if began < next {
             continue;
         }
-        let began = Instant::now();
         let Some(pool) = config.pools.get(at) else { return };
         if !scraper.once(&shared, &config, pool, &peer).await {
             return;

@@ -199,12 +199,14 @@ impl Table {
     /// Ends a scrape with what the page said, or with why it said nothing: then the last good sample stays. Returns whether
     /// the worker is still there.
     pub fn end_scrape(&mut self, mut scrape: Scrape, result: Result<Reading, Cause>, now: Duration) -> bool {
-        self.tried_at = Some(now);
-        let Self { pools, proxies, revision, patience, .. } = self;
+        let Self { pools, proxies, revision, patience, tried_at, .. } = self;
         proxies.drop_outlived(&scrape.worker.pool, &mut scrape.credits);
         let Some(pool) = pools.iter_mut().find(|pool| pool.name == scrape.worker.pool) else { return false };
         let is_there = pool.end_scrape(scrape, result, now, patience, revision);
         revision.states += u64::from(pool.settle());
+        if is_there {
+            *tried_at = Some(now);
+        }
         is_there
     }
 

@@ -34,13 +34,6 @@ impl Fullness {
     }
 }
 
-impl Default for Fullness {
-    /// Of a worker of which nothing is known.
-    fn default() -> Self {
-        Self::new(None, 1.0)
-    }
-}
-
 /// Saturation of a pool, given its live workers: all that those of a stage have in hand over all that they may, of the fuller
 /// stage. Always finite.
 pub fn saturation(live: impl Iterator<Item = (Role, Fullness)>) -> f64 {

@@ -23,7 +23,7 @@ enum Series {
 }
 
 /// What is told of the page as a whole.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Whole {
     /// Requests at a worker.
     AtWorker,

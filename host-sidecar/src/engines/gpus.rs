@@ -13,7 +13,7 @@ const BEYOND_REASON: f64 = (1_u64 << 50) as f64;
 pub type Name = (Option<u32>, Option<String>, Option<u32>);
 
 /// What can be told of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// Share of time in which it computed, 0 to 1.
     Utilization,

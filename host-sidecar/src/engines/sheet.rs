@@ -190,13 +190,14 @@ impl Sheet {
     }
 
     fn cells(&mut self, rank: u32) -> Result<&mut Cells<Load>, PageError> {
-        let at = self.ranks.partition_point(|(known, _)| *known < rank);
-        if self.ranks.get(at).is_none_or(|(known, _)| *known != rank) {
-            if self.ranks.len() >= MAX_RANKS {
-                return Err(PageError::TooManyRanks);
+        let at = match self.ranks.binary_search_by_key(&rank, |(known, _)| *known) {
+            Ok(at) => at,
+            Err(_) if self.ranks.len() >= MAX_RANKS => return Err(PageError::TooManyRanks),
+            Err(at) => {
+                self.ranks.insert(at, (rank, Cells::default()));
+                at
             }
-            self.ranks.insert(at, (rank, Cells::default()));
-        }
+        };
         self.ranks.get_mut(at).map(|(_, cells)| cells).ok_or(PageError::TooManyRanks)
     }
 }

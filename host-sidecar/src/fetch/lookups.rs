@@ -2,7 +2,7 @@
 //!
 //! A lookup cannot be broken off, and whoever reads a worker ten times a second has long given up and asks again. So whoever
 //! asks for a name that is being looked up waits for that very lookup, and only so many go on at a time: an outage of name
-//! servers neither piles up lookups without end nor takes up all threads of the process.
+//! servers does not pile up lookups without end, and one pool's names do not take up the threads that all others wait on.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,8 +20,8 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
-/// Most lookups at a time, of the 512 threads that wait for files and the like.
-const MOST: usize = 64;
+/// Most lookups at a time, of the 512 threads on which all that blocks goes on. Those beyond wait in turn.
+const MOST: usize = 32;
 
 /// What looks a name up, and waits for it.
 type Look = fn(&str) -> io::Result<Vec<SocketAddr>>;
@@ -53,9 +53,8 @@ impl Lookups {
             let (this, name) = (self.clone(), name.clone());
             // Goes on when nobody waits for it any more.
             let lookup = tokio::spawn(async move {
-                let outcome = this.look(name.clone()).await;
-                this.under_way().remove(&name);
-                outcome
+                let ends = Ends { lookups: &this, name: &name };
+                ends.lookups.look(name.clone()).await
             });
             lookup.map(|outcome| outcome.unwrap_or_else(|error| Err(error.to_string()))).boxed().shared()
         };
@@ -72,6 +71,18 @@ impl Lookups {
     /// Every change is an insertion or a removal, so one that panicked under the lock leaves it whole.
     fn under_way(&self) -> MutexGuard<'_, HashMap<Name, Shared<BoxFuture<'static, Outcome>>>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes a lookup from those under way, also when it panics: its name is looked up anew then.
+struct Ends<'a> {
+    lookups: &'a Lookups,
+    name: &'a Name,
+}
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.lookups.under_way().remove(self.name);
     }
 }
 
@@ -98,17 +109,23 @@ impl fmt::Debug for Lookups {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use std::time::Duration;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
-    fn name(name: &str) -> Name {
-        name.parse().unwrap()
+    /// Far beyond what any test takes.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    async fn ask(lookups: &Lookups, name: &str) -> io::Result<Vec<SocketAddr>> {
+        lookups.clone().call(name.parse().unwrap()).await.map(Iterator::collect)
     }
 
-    async fn ask(lookups: &Lookups, of: &str) -> io::Result<Vec<SocketAddr>> {
-        lookups.clone().call(name(of)).await.map(Iterator::collect)
+    fn wait(is_over: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_over() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[tokio::test]
@@ -116,8 +133,8 @@ mod tests {
         let lookups = Lookups::new();
         let found = ask(&lookups, "localhost").await.unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback()) && !found.is_empty());
-        let error = ask(&lookups, "not a name").await.unwrap_err();
-        assert!(!error.to_string().is_empty());
+        let error = ask(&lookups, "no\0name").await.unwrap_err().to_string();
+        assert!(error.contains("NUL"), "{error}");
         assert!(lookups.under_way().is_empty());
     }
 
@@ -127,42 +144,55 @@ mod tests {
         static IS_BACK: AtomicBool = AtomicBool::new(false);
         let lookups = Lookups::by(|name| {
             if name == "hangs" {
-                LOOKED.fetch_add(1, Ordering::SeqCst);
-                while !IS_BACK.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                LOOKED.fetch_add(1, SeqCst);
+                wait(|| IS_BACK.load(SeqCst));
             }
             Ok(vec![([127, 0, 0, 1], 0).into()])
         });
-        for _ in 0..100 {
-            let asked = tokio::time::timeout(Duration::from_micros(100), ask(&lookups, "hangs"));
-            assert!(asked.await.is_err(), "whoever asks gives up");
+        let give_up = Duration::from_micros(100);
+        for _ in 0..2 * MOST {
+            assert!(tokio::time::timeout(give_up, ask(&lookups, "hangs")).await.is_err());
         }
-        assert_eq!(ask(&lookups, "answers").await.unwrap().len(), 1, "others are found meanwhile");
-        let last = tokio::spawn({
-            let lookups = lookups.clone();
-            async move { ask(&lookups, "hangs").await }
-        });
-        IS_BACK.store(true, Ordering::SeqCst);
-        assert_eq!(last.await.unwrap().unwrap().len(), 1);
-        assert!(LOOKED.load(Ordering::SeqCst) <= 2, "it may have ended before the last asked");
-        assert!(lookups.under_way().is_empty(), "nothing is remembered");
+        let meanwhile = tokio::time::timeout(PATIENCE / 2, ask(&lookups, "answers")).await;
+        let under_way = lookups.under_way().len();
+        IS_BACK.store(true, SeqCst);
+        assert_eq!(meanwhile.unwrap().unwrap().len(), 1, "others are found meanwhile");
+        assert_eq!(under_way, 1);
+        assert_eq!(ask(&lookups, "hangs").await.unwrap().len(), 1);
+        assert!(lookups.under_way().is_empty());
+        assert_eq!(ask(&lookups, "hangs").await.unwrap().len(), 1);
+        assert_eq!(LOOKED.load(SeqCst), 2, "nothing is remembered");
     }
 
     #[tokio::test]
     async fn only_so_many_are_looked_up_at_a_time() {
-        static NOW: AtomicUsize = AtomicUsize::new(0);
-        static MOST_AT_ONCE: AtomicUsize = AtomicUsize::new(0);
+        static BEGUN: AtomicUsize = AtomicUsize::new(0);
+        static IS_BACK: AtomicBool = AtomicBool::new(false);
         let lookups = Lookups::by(|_| {
-            MOST_AT_ONCE.fetch_max(NOW.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(1));
-            NOW.fetch_sub(1, Ordering::SeqCst);
+            BEGUN.fetch_add(1, SeqCst);
+            wait(|| IS_BACK.load(SeqCst));
             Ok(Vec::new())
         });
-        let all: Vec<_> = (0..4 * MOST).map(|number| lookups.of(name(&format!("w{number}")))).collect();
+        let all: Vec<_> = (0..2 * MOST).map(|number| lookups.of(format!("w{number}").parse().unwrap())).collect();
+        let deadline = Instant::now() + PATIENCE / 2;
+        while BEGUN.load(SeqCst) < MOST && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Any more would begin now.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let begun = BEGUN.load(SeqCst);
+        IS_BACK.store(true, SeqCst);
+        assert_eq!(begun, MOST);
         for lookup in all {
             assert_eq!(lookup.await, Ok(Vec::new()));
         }
-        assert!((1..=MOST).contains(&MOST_AT_ONCE.load(Ordering::SeqCst)));
+        assert_eq!(BEGUN.load(SeqCst), 2 * MOST);
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_panics_is_forgotten() {
+        let lookups = Lookups::by(|_| panic!("on purpose"));
+        assert!(ask(&lookups, "a").await.unwrap_err().to_string().contains("panic"));
+        assert!(lookups.under_way().is_empty());
     }
 }

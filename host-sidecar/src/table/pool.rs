@@ -74,7 +74,9 @@ impl Pool {
             self.queried_budget = None;
         }
         self.max_num_batched_tokens = config.max_num_batched_tokens;
-        self.workers.values_mut().for_each(|worker| worker.measure(&config.saturation));
+        for worker in self.workers.values_mut() {
+            worker.measure(&config.saturation);
+        }
         let mut before = std::mem::take(&mut self.sources);
         for name in config.source_names() {
             let known = before.remove(&name).flatten();

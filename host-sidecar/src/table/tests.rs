@@ -350,6 +350,17 @@ fn workers_come_and_go_as_their_source_says() {
 }
 
 #[test]
+fn a_pool_whose_last_worker_has_gone_lacks_no_look() {
+    let mut setting = setting_of(&FOUND.replace(r#"workers: ["a1:1"], "#, ""));
+    setting.table.found("a", "file:/w", found(&[member("f1:1")]));
+    setting.scrape("f1:1", 1, ms(0));
+    let begun = setting.begin("f1:1", ms(10));
+    setting.table.found("a", "file:/w", found(&[]));
+    assert!(!setting.table.end_scrape(begun, Ok(reading(vec![rank(1)])), ms(20)));
+    assert!(setting.table.is_attended(Duration::from_secs(3_600)), "there is nobody to look at");
+}
+
+#[test]
 fn what_is_listed_goes_before_what_is_found_at_the_same_address() {
     let mut setting = setting_of(FOUND);
     setting.table.found("a", "file:/w", found(&[Member { condition: Condition::Draining, ..member("a1:1") }]));

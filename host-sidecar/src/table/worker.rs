@@ -40,8 +40,8 @@ pub struct Worker {
     pub busy: bool,
     /// It has used up its headroom.
     pub crowded: bool,
-    /// By its last numbers, however old. Kept, since pushes look at all workers many times a second.
-    full: Fullness,
+    /// How full it is by its last numbers, however old. Kept, since pushes look at all workers many times a second.
+    full: Option<Fullness>,
     /// Another one whenever its numbers are others; of no other worker.
     pub numbers: u64,
     /// What the exporter beside it says.
@@ -84,7 +84,7 @@ impl Worker {
             cause: None,
             busy: false,
             crowded: false,
-            full: Fullness::default(),
+            full: None,
             numbers: 0,
             exported_gpus: Vec::new(),
             latch: Latch::default(),
@@ -151,14 +151,15 @@ impl Worker {
         }
     }
 
-    /// How full it is by the rule that it has been [measured](Self::measure) by.
+    /// How full it is by `rule`, which must be the one that it was last [measured](Self::measure) by.
     pub fn fullness(&self, rule: &SaturationRule, is_believed: bool) -> Fullness {
-        if is_believed { self.full } else { rule.fullness(&self.load(false)) }
+        let kept = self.full.filter(|_| is_believed);
+        kept.unwrap_or_else(|| rule.fullness(&self.load(is_believed)))
     }
 
-    /// Measures how full it is, by its last numbers.
-    pub fn measure(&mut self, rule: &SaturationRule) {
-        self.full = rule.fullness(&self.load(true));
+    /// Measures how full it is by its last numbers.
+    pub fn measure(&mut self, rule: &SaturationRule) -> Fullness {
+        *self.full.insert(rule.fullness(&self.load(true)))
     }
 
     /// GPUs on its own page, else those of the exporter beside it.
@@ -208,8 +209,8 @@ impl Worker {
         let batched = self.limits().max_num_batched_tokens.or(rule.max_num_batched_tokens);
         let ranks = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.ranks);
         self.busy = rule.thresholds.latched(&mut self.latch, rule.hysteresis, ranks, batched);
-        self.measure(&rule.saturation);
-        self.crowded = rule.saturation.is_crowded(self.full.share(), self.crowded, rule.hysteresis);
+        let full = self.measure(&rule.saturation).share();
+        self.crowded = rule.saturation.is_crowded(full, self.crowded, rule.hysteresis);
         let seen = self.seen(now, patience);
         std::mem::replace(&mut self.noted, seen) != seen
     }
