@@ -58,10 +58,10 @@ struct Connection {
     ended: bool,
 }
 
-/// Why an exchange failed.
+/// Why an exchange failed, by when it did.
 enum Failure {
     /// Before there was any answer.
-    Unanswered(Cause),
+    Unanswered(FetchError),
     /// Later.
     Answered(FetchError),
 }
@@ -125,10 +125,8 @@ impl Server {
         mut take: impl FnMut(&[u8]),
     ) -> Result<StatusCode, FetchError> {
         // Taken out, so that it is closed when this is dropped half-way.
-        if let Some(mut kept) = self.kept.take()
-            && kept.is_open().await
-        {
-            match kept.exchange(self.request(path)?, limit, &mut take).await {
+        if let Some(mut kept) = self.kept.take() {
+            match kept.exchange(self.request(path), limit, &mut take).await {
                 // Its other end closed it while nothing was under way: no fault of anybody.
                 Err(Failure::Unanswered(_)) => {}
                 Err(Failure::Answered(error)) => return Err(error),
@@ -139,9 +137,8 @@ impl Server {
             }
         }
         let mut fresh = Box::new(Connection::open(peer, self.uri.clone()).await.map_err(FetchError::Connection)?);
-        match fresh.exchange(self.request(path)?, limit, &mut take).await {
-            Err(Failure::Unanswered(cause)) => Err(FetchError::Connection(cause)),
-            Err(Failure::Answered(error)) => Err(error),
+        match fresh.exchange(self.request(path), limit, &mut take).await {
+            Err(Failure::Unanswered(error) | Failure::Answered(error)) => Err(error),
             Ok(answer) => {
                 self.kept = Some(fresh);
                 Ok(answer)
@@ -149,8 +146,11 @@ impl Server {
         }
     }
 
-    fn request(&self, path: &PathAndQuery) -> Result<Request<Empty<Bytes>>, FetchError> {
-        Request::get(Uri::from(path.clone())).header(HOST, self.host.clone()).body(Empty::new()).map_err(connection)
+    fn request(&self, path: &PathAndQuery) -> Request<Empty<Bytes>> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = Uri::from(path.clone());
+        request.headers_mut().insert(HOST, self.host.clone());
+        request
     }
 }
 
@@ -165,16 +165,6 @@ impl Connection {
         Ok(Self { sender, driver, ended: false })
     }
 
-    /// Whether nobody has closed it, as far as is known here.
-    async fn is_open(&mut self) -> bool {
-        let Self { driver, ended, .. } = self;
-        poll_fn(|context| {
-            *ended = *ended || Pin::new(&mut *driver).poll(context).is_ready();
-            Poll::Ready(!*ended)
-        })
-        .await
-    }
-
     async fn exchange(
         &mut self,
         request: Request<Empty<Bytes>>,
@@ -182,19 +172,42 @@ impl Connection {
         take: impl FnMut(&[u8]),
     ) -> Result<StatusCode, Failure> {
         let Self { sender, driver, ended } = self;
-        let mut exchange = pin!(async {
-            let answer = sender.send_request(request).await.map_err(|error| Failure::Unanswered(error.into()))?;
-            let status = answer.status();
-            read(answer.into_body(), limit, take).await.map_err(Failure::Answered)?;
-            Ok(status)
-        });
-        poll_fn(|context| {
-            // One that has ended has told the exchange why.
-            *ended = *ended || Pin::new(&mut *driver).poll(context).is_ready();
-            exchange.as_mut().poll(context)
-        })
-        .await
+        let sent = async {
+            sender.ready().await.map_err(connection)?;
+            sender.send_request(request).await.map_err(connection)
+        };
+        let answer = driven(sent, driver, ended).await.map_err(Failure::Unanswered)?;
+        let status = answer.status();
+        driven(read(answer.into_body(), limit, take), driver, ended).await.map_err(Failure::Answered)?;
+        Ok(status)
     }
+}
+
+/// What comes of a part of an exchange, for which the connection is moved along.
+async fn driven<T>(
+    part: impl Future<Output = Result<T, FetchError>>,
+    driver: &mut http1::Connection<Stream, Empty<Bytes>>,
+    ended: &mut bool,
+) -> Result<T, FetchError> {
+    let mut part = pin!(part);
+    poll_fn(|context| {
+        // First, so that the driver finds what is to be sent, or wanted.
+        let (mut outcome, mut why) = (part.as_mut().poll(context), None);
+        if outcome.is_pending() && !*ended {
+            if let Poll::Ready(end) = Pin::new(&mut *driver).poll(context) {
+                (*ended, why) = (true, end.err());
+            }
+            outcome = part.as_mut().poll(context);
+        }
+        match outcome {
+            // A request that a closed connection has not taken hears nothing of that.
+            Poll::Pending if *ended => {
+                Poll::Ready(Err(why.map_or_else(|| connection("the connection was closed"), connection)))
+            }
+            outcome => outcome,
+        }
+    })
+    .await
 }
 
 async fn read(mut body: Incoming, limit: usize, mut take: impl FnMut(&[u8])) -> Result<(), FetchError> {
