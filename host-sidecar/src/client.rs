@@ -19,6 +19,7 @@ use hyper::{Request, StatusCode, Uri};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
@@ -127,11 +128,11 @@ impl Server {
         // Taken out, so that it is closed when this is dropped half-way.
         if let Some(mut kept) = self.kept.take() {
             match kept.exchange(self.request(path), limit, &mut take).await {
-                // Its other end closed it while nothing was under way: no fault of anybody.
+                // Its other end has mostly closed it while nothing was under way: no fault of anybody.
                 Err(Failure::Unanswered(_)) => {}
                 Err(Failure::Answered(error)) => return Err(error),
                 Ok(answer) => {
-                    self.kept = Some(kept);
+                    self.kept = (!kept.ended).then_some(kept);
                     return Ok(answer);
                 }
             }
@@ -140,7 +141,7 @@ impl Server {
         match fresh.exchange(self.request(path), limit, &mut take).await {
             Err(Failure::Unanswered(error) | Failure::Answered(error)) => Err(error),
             Ok(answer) => {
-                self.kept = Some(fresh);
+                self.kept = (!fresh.ended).then_some(fresh);
                 Ok(answer)
             }
         }
@@ -172,10 +173,8 @@ impl Connection {
         take: impl FnMut(&[u8]),
     ) -> Result<StatusCode, Failure> {
         let Self { sender, driver, ended } = self;
-        let sent = async {
-            sender.ready().await.map_err(connection)?;
-            sender.send_request(request).await.map_err(connection)
-        };
+        // Taken at once: the driver has asked for it when it ended the exchange before.
+        let sent = async { sender.send_request(request).await.map_err(connection) };
         let answer = driven(sent, driver, ended).await.map_err(Failure::Unanswered)?;
         let status = answer.status();
         driven(read(answer.into_body(), limit, take), driver, ended).await.map_err(Failure::Answered)?;
@@ -189,7 +188,8 @@ async fn driven<T>(
     driver: &mut http1::Connection<Stream, Empty<Bytes>>,
     ended: &mut bool,
 ) -> Result<T, FetchError> {
-    let mut part = pin!(part);
+    // What has come is taken however much the task has done this turn: the driver may have ended behind it.
+    let mut part = pin!(unconstrained(part));
     poll_fn(|context| {
         // First, so that the driver finds what is to be sent, or wanted.
         let (mut outcome, mut why) = (part.as_mut().poll(context), None);

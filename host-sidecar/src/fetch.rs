@@ -154,7 +154,8 @@ pub async fn token(source: &TokenSource) -> Result<String, String> {
 }
 
 /// A client for `http://` and `https://` URLs, the latter under `tls`; or one whose every request goes to the socket at
-/// `unix`, whatever host its `http://` URL names. It is built again when a file it was built from has changed, so that certificates can be rotated.
+/// `unix`, whatever host its `http://` URL names. It is built again when a file it was built from has changed, so that
+/// certificates can be rotated.
 #[derive(Debug)]
 pub struct Peer {
     tls: Tls,
