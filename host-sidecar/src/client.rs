@@ -128,7 +128,7 @@ impl Server {
         // Taken out, so that it is closed when this is dropped half-way.
         if let Some(mut kept) = self.kept.take() {
             match kept.exchange(self.request(path), limit, &mut take).await {
-                // Its other end has mostly closed it while nothing was under way: no fault of anybody.
+                // Mostly since its other end closed it while nothing was under way: no fault of anybody.
                 Err(Failure::Unanswered(_)) => {}
                 Err(Failure::Answered(error)) => return Err(error),
                 Ok(answer) => {

@@ -20,6 +20,8 @@ use tracing::subscriber::DefaultGuard;
 /// What a worker does with a request that it has read.
 #[derive(Clone)]
 enum Answer {
+    /// None: each connection is closed before anything is read from it.
+    Hangup,
     /// These bytes, and the next request is waited for.
     Bytes(String),
     /// These bytes, and the connection is closed.
@@ -66,18 +68,18 @@ impl Raw {
 }
 
 async fn converse(mut stream: TcpStream, answer: Answer, [_, requests, flooded]: [Arc<AtomicU64>; 3]) {
+    let (Answer::Bytes(text) | Answer::Last(text) | Answer::Stuck(text) | Answer::Reset(text) | Answer::Flood(text, _)) =
+        &answer
+    else {
+        return;
+    };
     while request(&mut stream).await {
         requests.fetch_add(1, Ordering::Relaxed);
-        let (Answer::Bytes(text)
-        | Answer::Last(text)
-        | Answer::Stuck(text)
-        | Answer::Reset(text)
-        | Answer::Flood(text, _)) = &answer;
         if stream.write_all(text.as_bytes()).await.is_err() {
             return;
         }
         match &answer {
-            Answer::Bytes(_) => {}
+            Answer::Bytes(_) | Answer::Hangup => {}
             Answer::Last(_) => return,
             Answer::Stuck(_) => {
                 let _ = stream.read(&mut [0; 64]).await;
@@ -229,6 +231,13 @@ async fn workers_that_close_after_each_page_are_read_without_a_failure() {
         let (connections, requests) = raw.counted();
         assert!(requests >= 5 && connections >= requests, "{connections} connections, {requests} requests");
     }
+}
+
+#[tokio::test]
+async fn workers_that_hang_up_before_they_are_asked_cannot_be_read() {
+    let raw = expect(Answer::Hangup, "connection", "worker cannot be read").await;
+    let (connections, requests) = raw.counted();
+    assert!(connections >= 2 && requests == 0, "{connections} connections, {requests} requests");
 }
 
 #[tokio::test]

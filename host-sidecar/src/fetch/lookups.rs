@@ -6,10 +6,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::vec;
@@ -29,11 +27,14 @@ type Look = fn(&str) -> io::Result<Vec<SocketAddr>>;
 /// What came of a lookup; an error as a sentence, since many are told.
 type Outcome = Result<Vec<SocketAddr>, String>;
 
+/// A lookup that any number of askers wait for.
+type Lookup = Shared<BoxFuture<'static, Outcome>>;
+
 /// Looks names up; a clone shares what is under way.
 #[derive(Clone)]
 pub struct Lookups {
     look: Look,
-    under_way: Arc<Mutex<HashMap<Name, Shared<BoxFuture<'static, Outcome>>>>>,
+    under_way: Arc<Mutex<HashMap<Name, Lookup>>>,
     slots: Arc<Semaphore>,
 }
 
@@ -48,7 +49,7 @@ impl Lookups {
     }
 
     /// The lookup of a name that is under way, or one that begins.
-    fn of(&self, name: Name) -> Shared<BoxFuture<'static, Outcome>> {
+    fn of(&self, name: Name) -> Lookup {
         let begin = || {
             let (this, name) = (self.clone(), name.clone());
             // Goes on when nobody waits for it any more.
@@ -69,7 +70,7 @@ impl Lookups {
     }
 
     /// Every change is an insertion or a removal, so one that panicked under the lock leaves it whole.
-    fn under_way(&self) -> MutexGuard<'_, HashMap<Name, Shared<BoxFuture<'static, Outcome>>>> {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<Name, Lookup>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,7 +90,7 @@ impl Drop for Ends<'_> {
 impl Service<Name> for Lookups {
     type Response = vec::IntoIter<SocketAddr>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
