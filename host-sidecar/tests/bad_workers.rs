@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use admission_core::view::WorkerState;
 use common::{FakeProxy, FakeWorker, Page, TOKEN, until, until_answered};
@@ -26,6 +27,8 @@ enum Answer {
     Bytes(String),
     /// These bytes, and the connection is closed.
     Last(String),
+    /// These bytes, and the connection is closed when it has been idle for a moment.
+    Idle(String),
     /// These bytes, and nothing more while the connection is open.
     Stuck(String),
     /// These bytes, and the connection is reset.
@@ -68,8 +71,12 @@ impl Raw {
 }
 
 async fn converse(mut stream: TcpStream, answer: Answer, [_, requests, flooded]: [Arc<AtomicU64>; 3]) {
-    let (Answer::Bytes(text) | Answer::Last(text) | Answer::Stuck(text) | Answer::Reset(text) | Answer::Flood(text, _)) =
-        &answer
+    let (Answer::Bytes(text)
+    | Answer::Last(text)
+    | Answer::Idle(text)
+    | Answer::Stuck(text)
+    | Answer::Reset(text)
+    | Answer::Flood(text, _)) = &answer
     else {
         return;
     };
@@ -81,6 +88,7 @@ async fn converse(mut stream: TcpStream, answer: Answer, [_, requests, flooded]:
         match &answer {
             Answer::Bytes(_) | Answer::Hangup => {}
             Answer::Last(_) => return,
+            Answer::Idle(_) => return tokio::time::sleep(Duration::from_millis(5)).await,
             Answer::Stuck(_) => {
                 let _ = stream.read(&mut [0; 64]).await;
                 return;
@@ -222,12 +230,13 @@ async fn chunked_pages_are_read_on_one_connection() {
 #[tokio::test]
 async fn workers_that_close_after_each_page_are_read_without_a_failure() {
     for answer in [
-        sized(GOOD.len(), GOOD),
-        ok(&format!("connection: close\r\ncontent-length: {}\r\n", GOOD.len()), GOOD),
-        ok("", GOOD),
-        format!("HTTP/1.0 200 OK\r\n\r\n{GOOD}"),
+        Answer::Last(sized(GOOD.len(), GOOD)),
+        Answer::Idle(sized(GOOD.len(), GOOD)),
+        Answer::Last(ok(&format!("connection: close\r\ncontent-length: {}\r\n", GOOD.len()), GOOD)),
+        Answer::Last(ok("", GOOD)),
+        Answer::Last(format!("HTTP/1.0 200 OK\r\n\r\n{GOOD}")),
     ] {
-        let raw = expect(Answer::Last(answer), "ok", "worker answers").await;
+        let raw = expect(answer, "ok", "worker answers").await;
         let (connections, requests) = raw.counted();
         assert!(requests >= 5 && connections >= requests, "{connections} connections, {requests} requests");
     }
