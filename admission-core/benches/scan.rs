@@ -7,7 +7,7 @@ use std::time::Duration;
 use admission_core::request::Scanner;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-#[path = "../../bench/src/bodies.rs"]
+#[path = "../../testkit/src/bodies.rs"]
 mod bodies;
 
 /// Where samples of long texts are taken, as in the benchmark as wasm; the filter draws another for each request.

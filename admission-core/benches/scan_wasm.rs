@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-#[path = "../../bench/src/bodies.rs"]
+#[path = "../../testkit/src/bodies.rs"]
 mod bodies;
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -30,13 +30,13 @@ fn run() -> Result<(), String> {
     let target = root.join("target/bench-scan");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["build", "--locked", "--quiet", "--release", "--package", "bench-scan", "--target", TARGET])
+        .args(["build", "--locked", "--quiet", "--release", "--package", "lab-scan", "--target", TARGET])
         .current_dir(&root);
     cargo.arg("--config").arg(format!("target.{TARGET}.rustflags=['-Ctarget-feature=+simd128']"));
     finish(cargo.arg("--target-dir").arg(&target), "`cargo xtask tools` installs what it takes")?;
 
     let mut node = Command::new("node");
-    node.arg(root.join("bench/scan/run.mjs")).arg(target.join(TARGET).join("release/bench_scan.wasm"));
+    node.arg(root.join("lab/scan/run.mjs")).arg(target.join(TARGET).join("release/lab_scan.wasm"));
     for body in bodies::all() {
         let file = target.join(body.name);
         fs::write(&file, &body.json).map_err(|error| format!("cannot write {}: {error}", file.display()))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use bench::envoy::Envoy;
+use testkit::envoy::Envoy;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::task::JoinSet;

@@ -20,4 +20,4 @@ pub mod sidecar;
 pub mod steady;
 pub mod view;
 
-pub use bench::metrics;
+pub use testkit::metrics;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use bench::envoy::{Envoy, Options};
+use testkit::envoy::{Envoy, Options};
 use host_sidecar::Sidecar;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
-use crate::{checksums, command, module, paths, sbom, tools};
+use crate::{checksums, command, module, paths, tools};
 
 /// What the filter is compiled to.
 pub const WASM: &str = "wasm32-wasip1";
+
+/// Modules that the benchmark compares the filter with; cargo writes their packages with hyphens.
+const OTHER_FILTERS: [&str; 1] = ["lab_floor"];
 
 /// Writes what a release consists of: the filter, the sidecar, what each is made of, and the sums of all.
 ///
@@ -20,7 +23,7 @@ pub fn release(workspace: &Workspace) -> Result<()> {
     let dist = workspace.dist();
     filter(workspace, &[], &dist.join("sluice.wasm"))?;
     copy(&released_sidecar(workspace)?, &dist.join("sluice-sidecar"))?;
-    sbom::write(workspace)?;
+    command::run(command::cargo("run", ["--package", "lab-sbom", "--"]).arg(&dist).current_dir(&workspace.root))?;
     checksums::write(&dist)
 }
 
@@ -34,13 +37,36 @@ pub fn released_sidecar(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.built("native", "sluice-sidecar"))
 }
 
-/// Builds the filter as released, and the one that traps on command.
+/// Builds the filter as released, and the one that fails on command.
 ///
 /// # Errors
 /// When it does not build.
 pub fn filters(workspace: &Workspace) -> Result<()> {
-    filter(workspace, &["--features", "test-trap"], &workspace.trapping_filter())?;
+    faulty_filter(workspace)?;
     released_filter(workspace)
+}
+
+/// Builds the filter that fails on command.
+///
+/// # Errors
+/// When it does not build.
+pub fn faulty_filter(workspace: &Workspace) -> Result<()> {
+    filter(workspace, &["--features", "test-trap"], &workspace.faulty_filter())
+}
+
+/// Builds the modules that the benchmark compares the filter with.
+///
+/// # Errors
+/// When they do not build.
+pub fn other_filters(workspace: &Workspace) -> Result<()> {
+    for name in OTHER_FILTERS {
+        let package = name.replace('_', "-");
+        let mut cargo = command::cargo("build", ["--release", "--target", WASM, "--package", &package]);
+        command::run(cargo.current_dir(&workspace.root))?;
+        let module = workspace.built(&format!("{WASM}/release"), &format!("{name}.wasm"));
+        copy(&module, &workspace.module(name))?;
+    }
+    Ok(())
 }
 
 /// Builds the filter as released.
@@ -75,18 +101,7 @@ pub fn compile_filter(workspace: &Workspace, features: &[&str], home: Option<&Pa
     fs::read(&module).with_context(|| format!("cannot read {}", module.display()))
 }
 
-/// Builds the worker and the sidecar as tests do. With this package among those selected, cargo compiles their common
-/// dependencies as it has done for it.
-///
-/// # Errors
-/// When they do not build.
-pub fn programs(workspace: &Workspace) -> Result<()> {
-    let mut cargo = command::cargo("build", ["--bins"]);
-    cargo.args(["--package", "worker-sim", "--package", "host-sidecar", "--package", "xtask"]);
-    command::run(cargo.current_dir(&workspace.root))
-}
-
-/// By renaming, so that whoever reads the file meanwhile has either the old one or the new.
+/// Copies a file by renaming, so that whoever reads it meanwhile has either the old one or the new.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let half = half_of(to)?;
     fs::copy(from, &half).with_context(|| format!("cannot copy {} to {}", from.display(), half.display()))?;

@@ -4,8 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use wasmparser::{Parser, Payload};
+use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
 use crate::{checksums, command, tools};
@@ -42,25 +41,70 @@ pub fn shrunk(workspace: &Workspace, module: &[u8]) -> Result<Vec<u8>> {
 /// # Errors
 /// When it is no module, or has no names.
 pub fn without_names(module: &[u8]) -> Result<Vec<u8>> {
-    let names = names(module)?;
-    let mut without = Vec::with_capacity(module.len());
-    without.extend_from_slice(&module[..names.start]);
-    without.extend_from_slice(&module[names.end..]);
-    Ok(without)
+    let names = names(module).context("the module cannot be read, or has no names")?;
+    Ok([&module[..names.start], &module[names.end..]].concat())
 }
 
-/// Where the section of names stands, with its head.
-fn names(module: &[u8]) -> Result<Range<usize>> {
-    let mut before = 0_u64;
-    for payload in Parser::new(0).parse_all(module) {
-        let payload = payload.context("the module cannot be read")?;
-        match &payload {
-            Payload::CustomSection(section) if section.name() == "name" => {
-                return Ok(usize::try_from(before)?..usize::try_from(section.range().end)?);
-            }
-            Payload::Version { range, .. } => before = range.end,
-            _ => before = payload.as_section().map_or(before, |(_, range)| range.end),
+/// Where the section of names stands, with its head. After eight bytes of magic number and version a module is sections: an id
+/// of one byte, a length in LEB128, the content; that of a custom section (id 0) begins with its name, whose length stands
+/// before it.
+fn names(module: &[u8]) -> Option<Range<usize>> {
+    const HEAD: usize = 8;
+    let mut start = HEAD;
+    loop {
+        let id = *module.get(start)?;
+        let (length, content) = leb128(module, start + 1)?;
+        let end = content.checked_add(length)?;
+        let (name_length, name) = leb128(module, content)?;
+        if id == 0 && module.get(name..name.checked_add(name_length)?)? == b"name" {
+            return (end <= module.len()).then_some(start..end);
+        }
+        start = end;
+    }
+}
+
+/// The number that stands there, and where it ends.
+fn leb128(bytes: &[u8], start: usize) -> Option<(usize, usize)> {
+    let (mut number, mut place) = (0_usize, start);
+    for shift in (0..32).step_by(7) {
+        let byte = *bytes.get(place)?;
+        place += 1;
+        number |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some((number, place));
         }
     }
-    bail!("the module has no names")
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A module of one section of 200 bytes, one of names, and one more.
+    fn module() -> (Vec<u8>, Range<usize>) {
+        let head = b"\0asm\x01\0\0\0".to_vec();
+        let first = [&[1, 0xc8, 0x01][..], &[7; 200]].concat();
+        let named = b"\0\x08\x04nameabc".to_vec();
+        let start = head.len() + first.len();
+        let place = start..start + named.len();
+        ([head, first, named, b"\0\x03\x02xyz".to_vec()].concat(), place)
+    }
+
+    #[test]
+    fn only_the_names_are_taken_out() {
+        let (module, place) = module();
+        assert_eq!(names(&module), Some(place.clone()));
+        let without = without_names(&module).unwrap();
+        assert_eq!(without, [&module[..place.start], &module[place.end..]].concat());
+        assert!(without_names(&without).is_err(), "there are none any more");
+    }
+
+    #[test]
+    fn what_is_no_module_is_an_error() {
+        let (module, place) = module();
+        for bytes in [&b""[..], b"\0asm", &module[..place.end - 1], &[0xff; 64]] {
+            assert!(without_names(bytes).is_err(), "{bytes:?}");
+        }
+    }
 }

@@ -17,17 +17,27 @@ use crate::{artefacts, checksums, command, module, tools};
 /// When a build fails, or the modules differ.
 pub fn run(workspace: &Workspace) -> Result<()> {
     tools::for_build(workspace)?;
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = workspace.root.join("target/reproduce");
+    clear(&folder)?;
     let mut sums = Vec::new();
     for name in ["one", "another/place/with/a/longer/name"] {
-        let root = folder.path().join(name);
+        let root = folder.join(name);
         copy_tracked(workspace, &root)?;
         let module = build(workspace, &root)?;
         sums.push(checksums::of(&module));
         println!("    {}  {} bytes", checksums::of(&module), module.len());
     }
     ensure!(sums.windows(2).all(|pair| pair[0] == pair[1]), "the same sources gave two modules");
-    Ok(())
+    clear(&folder)
+}
+
+fn clear(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn copy_tracked(workspace: &Workspace, to: &Path) -> Result<()> {

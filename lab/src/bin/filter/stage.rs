@@ -1,0 +1,172 @@
+//! The proxies that are compared, all of them up at once, and the worker behind them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use testkit::bodies::Body;
+use testkit::closed::{Callers, Question, Round};
+use testkit::checkout;
+use testkit::envoy::{Envoy, Options};
+use testkit::upstream::{self, BYTES_HEADER, CHUNKS_HEADER, Upstream};
+use hyper::header::{HeaderName, HeaderValue};
+use serde_json::Value;
+
+use super::variants::{Modules, PROBE, TENANT_HEADER, Variant, tenant};
+
+/// Header that the floor's module sets.
+const FLOOR_MARK: &str = "x-bench-floor";
+
+/// Connections that ask for whole answers.
+const CALLERS: usize = 8;
+
+/// Connections that ask for streams. Chunks come by the clock, so many streams at once make what they cost visible.
+const STREAM_CALLERS: usize = 48;
+
+/// One proxy, and those who ask it.
+pub struct Side {
+    pub variant: Variant,
+    pub envoy: Envoy,
+    address: SocketAddr,
+    callers: Callers,
+    stream_callers: Callers,
+    answered: u64,
+}
+
+/// What one round at one proxy has cost.
+pub struct Measured {
+    /// CPU time of the proxy.
+    pub cpu: Duration,
+    pub round: Round,
+}
+
+/// Everything that runs.
+pub struct Stage {
+    pub sides: Vec<Side>,
+    upstream: Upstream,
+}
+
+impl Side {
+    async fn start(variant: Variant, program: &std::path::Path, bootstrap: &Value) -> Result<Self> {
+        let explain = || format!("the proxy with {:?} does not start", variant.name());
+        let options = Options { program, bootstrap, concurrency: 1 };
+        let envoy = Envoy::start(options).await.with_context(explain)?;
+        let address = envoy.listener("public").await.with_context(explain)?;
+        let callers = Callers::connect(address, CALLERS).await?;
+        let stream_callers = Callers::connect(address, STREAM_CALLERS).await?;
+        Ok(Self { variant, envoy, address, callers, stream_callers, answered: 0 })
+    }
+
+    /// Asks for so long, and measures what it costs the proxy.
+    ///
+    /// # Errors
+    /// When an answer is not what it should be.
+    pub async fn ask(&mut self, question: &Arc<Question>, streams: bool, length: Duration) -> Result<Measured> {
+        let callers = if streams { &mut self.stream_callers } else { &mut self.callers };
+        let explain = || format!("a request to the proxy with {:?} went wrong", self.variant.name());
+        let before = self.envoy.fine_cpu_time()?;
+        let round = callers.ask(question, length).await.with_context(explain)?;
+        let cpu = self.envoy.fine_cpu_time()?.saturating_sub(before);
+        ensure!(round.requests > 0, "the proxy with {:?} has answered nothing", self.variant.name());
+        self.answered += round.requests;
+        Ok(Measured { cpu, round })
+    }
+}
+
+impl Stage {
+    /// Starts the worker and every proxy, and makes sure that each does what it is there for.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub async fn start(modules: &Modules, small: &Body) -> Result<Self> {
+        let upstream = Upstream::start(FLOOR_MARK).await?;
+        let mut sides = Vec::new();
+        for variant in Variant::ALL {
+            let bootstrap = variant.bootstrap(modules, upstream.address());
+            sides.push(Side::start(variant, &checkout::envoy(), &bootstrap).await?);
+        }
+        let stage = Self { sides, upstream };
+        stage.probe(small).await?;
+        Ok(stage)
+    }
+
+    /// The proxy of a variant.
+    pub fn side(&mut self, variant: Variant) -> Result<&mut Side> {
+        let side = self.sides.iter_mut().find(|side| side.variant == variant);
+        side.with_context(|| format!("no proxy runs with {:?}", variant.name()))
+    }
+
+    /// Envoy's own pair must count the tokens of a body: the second one is too many for the probe.
+    async fn probe(&self, small: &Body) -> Result<()> {
+        let Some(side) = self.sides.iter().find(|side| side.variant == Variant::Native) else { return Ok(()) };
+        let url = format!("http://{}/v1/chat/completions", side.address);
+        let client = testkit::envoy::direct_client()?;
+        let mut statuses = Vec::new();
+        for _ in 0..2 {
+            let request = client.post(&url).header(TENANT_HEADER, PROBE).body(small.json.clone());
+            statuses.push(request.send().await?.status().as_u16());
+        }
+        ensure!(
+            statuses == [200, 429],
+            "Envoy's own filters do not count tokens: the probe was answered with {statuses:?}, not 200 and then 429. Is \
+             target/tools/envoy the pinned version? `cargo xtask tools` installs it"
+        );
+        Ok(())
+    }
+
+    /// Whether every filter has done its work on every request, as far as the proxy and the worker can tell.
+    ///
+    /// # Errors
+    /// Which has not.
+    pub async fn check(&self) -> Result<()> {
+        let of_floors = |side: &&Side| side.variant.is_floor();
+        let through_floors: u64 = self.sides.iter().filter(of_floors).map(|side| side.answered).sum();
+        for side in &self.sides {
+            let seen = match side.variant {
+                Variant::None => side.answered,
+                // The worker cannot tell one floor from another.
+                floor if floor.is_floor() && self.upstream.marked() == through_floors => side.answered,
+                Variant::Floor | Variant::FloorReading | Variant::FloorCalls => self.upstream.marked(),
+                // The probe was read twice.
+                Variant::Native => {
+                    side.envoy.stat("ai_protocol_manager.request_info.published").await?.saturating_sub(2)
+                }
+                Variant::Sluice | Variant::SluiceHeld | Variant::SluiceManyTenants => admitted(&side.envoy).await?,
+            };
+            let (name, answered) = (side.variant.name(), side.answered);
+            ensure!(seen == answered, "the filter of {name:?} has judged {seen} of {answered} requests");
+        }
+        Ok(())
+    }
+}
+
+/// Requests that the filter says it has let in.
+async fn admitted(envoy: &Envoy) -> Result<u64> {
+    let answer = envoy.admin("/stats?format=json&filter=sluice_requests_total").await?;
+    let answer: Value = serde_json::from_str(&answer).context("the proxy's statistics are no JSON")?;
+    let stats = answer["stats"].as_array().context("the proxy has no statistics")?;
+    let admitted = stats.iter().filter(|stat| stat["name"].as_str().is_some_and(|name| name.contains("admitted")));
+    Ok(admitted.filter_map(|stat| stat["value"].as_u64()).sum())
+}
+
+/// What callers ask with a body, each time another of so many tenants. With `chunks` the answer is a stream of so many.
+///
+/// # Errors
+/// When a header is none.
+pub fn question(body: &Body, tenants: usize, chunks: Option<usize>) -> Result<Arc<Question>> {
+    let header = |name, value: String| Ok::<_, anyhow::Error>((HeaderName::from_static(name), value.parse()?));
+    let mut headers = vec![header(BYTES_HEADER, body.json.len().to_string())?];
+    if let Some(chunks) = chunks {
+        headers.push(header(CHUNKS_HEADER, chunks.to_string())?);
+    }
+    let values: Result<Vec<HeaderValue>, _> = (0..tenants).map(|number| tenant(number).parse()).collect();
+    Ok(Arc::new(Question {
+        path: "/v1/chat/completions".to_owned(),
+        headers,
+        varied: HeaderName::from_static(TENANT_HEADER),
+        values: values?,
+        body: body.json.clone().into(),
+        answer: chunks.map_or_else(upstream::answer, upstream::streamed_answer),
+    }))
+}

@@ -1,0 +1,50 @@
+//! The overload benchmark: what admission is worth at three times the load, and what queues in the proxy cost.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use clap::Parser;
+use testkit::parts::Programs;
+
+mod figures;
+mod queue_cost;
+mod scenario;
+mod throughput;
+mod wake;
+
+use figures::Figures;
+use scenario::Pace;
+
+/// Measures three times the load with and without the filter, and what waiting in the proxy costs.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "cargo xtask bench overload")]
+struct Options {
+    /// Write the figures to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Shorter loads: enough to see that everything works, too little for figures.
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() -> ExitCode {
+    lab::exit(run(&Options::parse()))
+}
+
+/// Measures, prints a table and writes the figures.
+fn run(options: &Options) -> Result<()> {
+    let figures = lab::block_on(measure(&Programs::built()?, Pace::new(options.quick)))?;
+    println!("\noverload");
+    figures.print();
+    lab::write_figures(options.json.as_deref(), &figures)?;
+    Ok(())
+}
+
+async fn measure(programs: &Programs, pace: Pace) -> Result<Figures> {
+    let throughput = throughput::measure(programs, pace).await?;
+    let wake = wake::measure(programs, pace).await?;
+    let queue_cost = queue_cost::measure(programs, pace).await?;
+    Ok(Figures::new(throughput, wake, queue_cost))
+}
