@@ -54,8 +54,6 @@ mod imp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn what_ends_a_run_is_found_wherever_it_stands_and_nothing_else() {

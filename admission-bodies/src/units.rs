@@ -70,8 +70,6 @@ impl fmt::Display for Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn a_started_block_counts_whole() {

@@ -223,8 +223,6 @@ mod tests {
     use super::*;
     use crate::outcome::{Detail, Limit};
     use crate::policy::{Plugin, Policy};
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn policy(reject: &Value) -> Policy {
         let json = json!({"pools": [{"name": "p", "max_in_flight": 1}], "reject": reject}).to_string();

@@ -130,8 +130,6 @@ const fn nanos(time: Time) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn per_minute(amount: u64, burst: u64) -> Rate {
         Rate { amount, period: Millis(60_000), burst, knob: "knob".into() }

@@ -102,8 +102,6 @@ impl Record for Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn adds_only_what_is_new_and_survives_encoding() {

@@ -80,8 +80,6 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     /// A free worker at 10.0.0.`host` with nothing to do.
     fn idle(host: u8) -> Seen {

@@ -81,8 +81,6 @@ impl Promises {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn a_light_tenant_stands_before_the_waiters_of_a_flooding_one() {

@@ -116,8 +116,6 @@ pub fn tenant_name(value: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn keys_are_found_by_digest_and_never_shown() {

@@ -142,8 +142,6 @@ impl Observer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn slots_are_reused_and_epochs_are_not() {

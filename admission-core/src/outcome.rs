@@ -280,8 +280,6 @@ impl fmt::Display for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn labels_are_unique_and_statuses_are_errors() {

@@ -38,8 +38,6 @@ fn number(bytes: [u8; 4]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn what_is_cut_off_or_counts_too_many_has_no_places() {

@@ -160,8 +160,6 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn read_first(bytes: &[u8]) -> Option<(Vec<u64>, Sections)> {
         let mut known = Vec::new();

@@ -54,8 +54,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn encoded(pairs: &[(&str, &[u8])]) -> Vec<u8> {
         let number = |length: usize| u32::try_from(length).unwrap().to_le_bytes();

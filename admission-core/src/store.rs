@@ -222,8 +222,6 @@ mod tests {
     use super::memory::MemoryStore;
     use super::*;
     use crate::members::Members;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn join(store: &MemoryStore) -> Result<Result<u64, ()>, StoreError> {
         update(store, "members", |members: &mut Members| members.join().map(|holder| holder.epoch).ok_or(()))

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use testkit::load::Report;
 use serde::{Deserialize, Serialize};
+use testkit::load::Report;
 
 /// Name of the flow whose waiting matters most.
 pub const INTERACTIVE: &str = "interactive";

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::statistics::quantile;
+use crate::statistics::Times;
 use crate::watch::Watch;
 
 /// Between two looks at how late this process runs.
@@ -64,8 +64,8 @@ pub struct Round {
     pub pieces: u64,
     /// From the first request to the last answer.
     pub elapsed: Duration,
-    /// From request to answer in microseconds, sorted.
-    pub latencies_us: Vec<f64>,
+    /// From request to answer.
+    pub latencies: Times,
     /// Latencies that were left out, because this process did not run when it should have.
     pub discarded: u64,
 }
@@ -76,17 +76,11 @@ struct Connection {
 }
 
 impl Round {
-    /// A quantile of the latencies in microseconds; `None` when none could be used.
-    #[must_use]
-    pub fn latency_us(&self, share: f64) -> Option<f64> {
-        quantile(&self.latencies_us, share)
-    }
-
     fn add(&mut self, other: Self) {
         self.requests += other.requests;
         self.pieces += other.pieces;
         self.discarded += other.discarded;
-        self.latencies_us.extend(other.latencies_us);
+        self.latencies.add(&other.latencies);
     }
 }
 
@@ -123,7 +117,7 @@ impl Callers {
                     let took = sent.elapsed();
                     (round.requests, round.pieces, turn) = (round.requests + 1, round.pieces + pieces, turn + step);
                     if lag.now() < TOLERATED_LAG {
-                        round.latencies_us.push(took.as_secs_f64() * 1e6);
+                        round.latencies.record(took);
                     } else {
                         round.discarded += 1;
                     }
@@ -139,7 +133,6 @@ impl Callers {
         }
         self.asked += usize::try_from(whole.requests).unwrap_or(usize::MAX);
         whole.elapsed = begin.elapsed();
-        whole.latencies_us.sort_by(f64::total_cmp);
         Ok(whole)
     }
 }
@@ -213,7 +206,7 @@ mod tests {
         let round = callers.ask(&right, Duration::from_millis(20)).await.unwrap();
         assert!(round.requests >= 2);
         assert_eq!(upstream.marked(), round.requests);
-        assert_eq!(round.latencies_us.len() as u64 + round.discarded, round.requests);
+        assert_eq!(round.latencies.count() + round.discarded, round.requests);
         assert!(callers.ask(&Arc::new(question("3", upstream::answer())), Duration::from_millis(1)).await.is_err());
     }
 

@@ -1,6 +1,70 @@
-//! What samples say.
+//! Statistics of samples: durations in a histogram, and few values of any sign by their order.
 
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
 use serde::Serialize;
+
+/// Significant digits that a histogram keeps of a duration.
+const DIGITS: u8 = 4;
+
+/// Durations of one kind, each to four significant digits of its nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Default for Times {
+    fn default() -> Self {
+        // Why: four digits are within the library's range of 0 to 5, so this cannot fail; without samples it is empty.
+        Self(Histogram::new(DIGITS).unwrap_or_else(|error| unreachable!("{DIGITS} digits: {error}")))
+    }
+}
+
+impl Times {
+    /// Adds a duration.
+    pub fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds all durations of another one.
+    pub fn add(&mut self, other: &Self) {
+        // Why: a histogram that resizes itself takes whatever another of the same digits holds.
+        self.0.add(&other.0).unwrap_or_else(|error| unreachable!("{error}"));
+    }
+
+    /// Number of durations.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The smallest duration that a share of all do not exceed; none where there are none.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        // Why: the histogram names the upper end of a bucket, which may lie above the largest sample.
+        let nanos = self.0.value_at_quantile(share).min(self.0.max());
+        (!self.0.is_empty()).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// That duration in milliseconds.
+    #[must_use]
+    pub fn millis(&self, share: f64) -> Option<f64> {
+        self.quantile(share).map(|time| time.as_secs_f64() * 1e3)
+    }
+
+    /// That duration in microseconds.
+    #[must_use]
+    pub fn micros(&self, share: f64) -> Option<f64> {
+        self.quantile(share).map(|time| time.as_secs_f64() * 1e6)
+    }
+}
+
+impl FromIterator<Duration> for Times {
+    fn from_iter<I: IntoIterator<Item = Duration>>(times: I) -> Self {
+        let mut all = Self::default();
+        times.into_iter().for_each(|time| all.record(time));
+        all
+    }
+}
 
 /// The middle of some samples and how far they lie apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -16,7 +80,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of samples in any order; all zero when there are none.
+    /// Summary of samples in any order, which may be negative as differences are; all zero when there are none.
     #[must_use]
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
@@ -45,6 +109,21 @@ pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantiles_of_durations_are_samples() {
+        let all: Times = (1..=100).map(Duration::from_millis).collect();
+        for (share, millis) in [(0.5, 50.0), (0.95, 95.0), (1.0, 100.0)] {
+            let found = all.millis(share).unwrap();
+            assert!((found - millis).abs() / millis < 1e-4, "{share}: {found}");
+        }
+        let mut one = Times::default();
+        assert_eq!((one.quantile(0.5), one.count()), (None, 0));
+        one.record(Duration::from_micros(1_500));
+        assert_eq!((one.micros(0.99), one.count()), (Some(1_500.0), 1));
+        one.add(&all);
+        assert_eq!(one.count(), 101);
+    }
 
     #[test]
     fn quantiles_lie_between_neighbours() {

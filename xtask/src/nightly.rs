@@ -32,7 +32,7 @@ struct Step {
     run: fn(&Workspace) -> Command,
 }
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     Step {
         name: "simulation",
         command: "cargo xtask sim --scenario chaos --seed 480 --seeds 2000",
@@ -49,7 +49,17 @@ const STEPS: [Step; 5] = [
         name: "corpora",
         command: "FUZZ_MUTATIONS=200 cargo test --package fuzz --test replay",
         build: |_| Ok(()),
-        run: corpora,
+        run: |workspace| {
+            let mut cargo = tests_of(workspace, "fuzz", &["--test", "replay"]);
+            cargo.env("FUZZ_MUTATIONS", "200");
+            cargo
+        },
+    },
+    Step {
+        name: "bills of materials",
+        command: "cargo test --package lab-sbom",
+        build: |_| Ok(()),
+        run: |workspace| tests_of(workspace, "lab-sbom", &[]),
     },
     Step {
         name: "chaos",
@@ -125,8 +135,8 @@ fn shown(printed: &[String], took: Duration) -> String {
     format!("passed in {:.0} s\n\n```text\n{}\n```\n", took.as_secs_f64(), last.join("\n"))
 }
 
-fn corpora(workspace: &Workspace) -> Command {
-    let mut cargo = command::cargo("test", ["--package", "fuzz", "--test", "replay"]);
-    cargo.env("FUZZ_MUTATIONS", "200").current_dir(&workspace.root);
+fn tests_of(workspace: &Workspace, package: &str, more: &[&str]) -> Command {
+    let mut cargo = command::cargo("test", ["--package", package]);
+    cargo.args(more).current_dir(&workspace.root);
     cargo
 }

@@ -1,7 +1,5 @@
 use super::text::Feature;
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod reference;
 

@@ -154,8 +154,6 @@ mod tests {
     use super::super::tests as control;
     use super::*;
     use crate::store::memory::MemoryStore;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn keys() -> Keys {
         Keys::new("n")

@@ -9,8 +9,6 @@ use crate::members::Members;
 use crate::policy::Plugin;
 use crate::store::memory::MemoryStore;
 use crate::units::{Blocks, Tokens};
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 pub(super) fn control() -> Control {
     let json = format!(r#"{{"role":"control","token_sha256":"{}"}}"#, "00".repeat(32));

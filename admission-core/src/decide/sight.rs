@@ -150,8 +150,6 @@ fn dispatch_budget(max: u64, spare_ppm: u64, baseline_ppm: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     /// As published for llm-d's asynchronous processor.
     #[test]

@@ -4,8 +4,6 @@ use crate::members::Holder;
 use crate::policy::{Plugin, Policy};
 use crate::units::Millis;
 use crate::view::{Admitted, KvBlocks, WorkerKey};
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const LANE: LaneKey = LaneKey(1);
 const NOW: Time = Time(10_000);

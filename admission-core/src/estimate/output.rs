@@ -143,8 +143,6 @@ impl Lengths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn classes_follow_each_other_without_gaps() {

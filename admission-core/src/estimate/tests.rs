@@ -4,8 +4,6 @@ use super::*;
 use crate::policy::{Plugin, Policy};
 use crate::request::Scanner;
 use crate::request::text::Features;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod isolation;
 mod learning;

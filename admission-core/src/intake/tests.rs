@@ -2,8 +2,6 @@ use super::*;
 use crate::estimate::Unlearned;
 use crate::policy::{Plugin, Route};
 use crate::units::Tokens;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const ONE_POOL: &str =
     r#"{"pools": [{"name": "p", "max_in_flight": 1, "max_prompt_tokens": 50}], "body": {"hold_limit": "200B"}}"#;

@@ -103,8 +103,6 @@ fn share(weight: u32, tokens: Tokens) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     const KEY: FlowKey = FlowKey(1);
 

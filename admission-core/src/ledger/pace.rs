@@ -72,8 +72,6 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn within(wait: Option<Millis>, expected: u64) {
         let wait = wait.expect("a prediction").0;

@@ -161,8 +161,6 @@ impl Mark {
 mod tests {
     use super::*;
     use crate::members::Member;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn tallies_count_live_holders_and_go_with_the_dead() {

@@ -1,8 +1,6 @@
 use super::*;
 use crate::members::Member;
 use crate::record::Record;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const LANE: LaneKey = LaneKey(7);
 

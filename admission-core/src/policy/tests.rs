@@ -2,8 +2,6 @@ use serde_json::json;
 
 use super::*;
 use crate::config::StalePolicy;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod printing;
 mod queues;

@@ -3,8 +3,6 @@
 use super::*;
 use crate::policy::{Plugin, Policy};
 use crate::units::Tokens;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 const PATIENCE_OF_HIGH_MS: u64 = 2_000;

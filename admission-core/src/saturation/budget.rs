@@ -96,8 +96,6 @@ fn mean_of<'a>(live: impl Iterator<Item = WorkerLoad<'a>>, count: impl Fn(&RankR
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn rule() -> BudgetRule {
         BudgetRule { sources: BudgetSource::ALL.to_vec(), max_concurrency: 10 }

@@ -94,8 +94,6 @@ impl BusyThresholds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn rank(used: u64, total: u64, prefill: u64) -> RankReport {
         RankReport {

@@ -87,8 +87,6 @@ mod tests {
     use super::super::saturation;
     use super::*;
     use crate::view::{RankReport, Role};
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn rank(running: u64, waiting: u64, used: u64, prefill: u64) -> RankReport {
         RankReport {

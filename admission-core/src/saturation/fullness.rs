@@ -70,8 +70,6 @@ impl Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn a_pool_is_as_full_as_its_fuller_stage() {

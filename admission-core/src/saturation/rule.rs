@@ -64,8 +64,6 @@ mod tests {
     use super::super::saturation;
     use super::*;
     use crate::view::Role;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn load(ranks: &[RankReport]) -> WorkerLoad<'_> {
         WorkerLoad { ranks, ..WorkerLoad::default() }

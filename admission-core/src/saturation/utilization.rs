@@ -58,8 +58,6 @@ mod tests {
     use super::super::{Fullness, saturation};
     use super::*;
     use crate::view::Role;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     const RULE: fn() -> UtilizationThresholds = UtilizationThresholds::default;
 

@@ -2,8 +2,6 @@ use serde_json::json;
 
 use super::*;
 use crate::policy::Plugin;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn policy() -> Policy {
     let json = json!({

@@ -88,8 +88,6 @@ pub fn changes(before: &Pools, now: &Pools) -> Option<Pools> {
 mod tests {
     use super::super::{Admitted, RankReport, VIEW_VERSION, WorkerState};
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn worker(number: usize, running: u64, age: u64) -> WorkerReport {
         WorkerReport {

@@ -189,8 +189,6 @@ fn from_millionths(millionths: u64) -> Option<f64> {
 mod tests {
     use super::super::{RankReport, Role, WorkerState};
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn worker(state: WorkerState, busy: bool, used: Option<u64>) -> WorkerReport {
         let rank = RankReport { kv_used_blocks: used, kv_total_blocks: Some(100), ..RankReport::default() };

@@ -166,8 +166,6 @@ fn permille(share: f64) -> u16 {
 mod tests {
     use super::super::{RankReport, Role};
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn rank(running: u64, waiting: u64, used: Option<u64>) -> RankReport {
         let (running, waiting) = (Some(running), Some(waiting));

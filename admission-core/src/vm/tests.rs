@@ -7,8 +7,6 @@ use crate::policy::{Plugin, Policy};
 use crate::store::memory::MemoryStore;
 use crate::units::Tokens;
 use crate::usage::Served;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod answers;
 mod interleavings;

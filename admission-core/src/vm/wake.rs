@@ -63,8 +63,6 @@ impl Note {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn notes_survive_their_encoding_and_others_are_not_read() {

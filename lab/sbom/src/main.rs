@@ -17,8 +17,10 @@ use cyclonedx_bom::prelude::{Purl, SpecVersion};
 use sha2::{Digest, Sha256};
 
 /// What is shipped: its file, the package it is built from, and the options that choose what cargo builds.
-const SHIPPED: [(&str, &[&str]); 2] =
-    [("sluice.wasm", &["--package", "sluice", "--target", "wasm32-wasip1"]), ("sluice-sidecar", &["--package", "host-sidecar"])];
+const SHIPPED: [(&str, &[&str]); 2] = [
+    ("sluice.wasm", &["--package", "sluice", "--target", "wasm32-wasip1"]),
+    ("sluice-sidecar", &["--package", "host-sidecar"]),
+];
 
 /// A package, by name and version.
 type Id = (String, String);

@@ -1,8 +1,8 @@
 //! The simulation of the core: scenarios by name, and scenarios that seeds make up.
 
 use std::fs;
-use std::process::ExitCode;
 use std::ops::Range;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};

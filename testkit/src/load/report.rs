@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Plan;
 use super::exchange::{Ending, Record};
+use crate::statistics::Times;
 
 /// A sample of a client that was later than this says more about the client than about the system.
 pub const TOLERATED_LAG: Duration = Duration::from_millis(100);
@@ -81,7 +82,7 @@ pub fn report(plan: &Plan, records: &[Record]) -> Report {
 
 fn flow_report(records: &[&Record], window: Duration, in_time: Option<Duration>) -> FlowReport {
     let mut report = FlowReport { sent: records.len() as u64, ..FlowReport::default() };
-    let (mut samples, mut tokens, mut lag) = (Vec::new(), 0, Duration::ZERO);
+    let (mut samples, mut tokens, mut lag) = (Times::default(), 0, Duration::ZERO);
     for record in records {
         match &record.ending {
             Ending::Completed => {
@@ -98,22 +99,15 @@ fn flow_report(records: &[&Record], window: Duration, in_time: Option<Duration>)
         lag = lag.max(record.lag);
         match record.ttft.filter(|_| !record.warm_up) {
             Some(_) if record.lag > TOLERATED_LAG => report.discarded += 1,
-            Some(ttft) => samples.push(ttft),
+            Some(ttft) => samples.record(ttft),
             None => {}
         }
     }
-    samples.sort_unstable();
-    report.ttft_p50_ms = percentile(&samples, 50);
-    report.ttft_p95_ms = percentile(&samples, 95);
+    report.ttft_p50_ms = samples.millis(0.5);
+    report.ttft_p95_ms = samples.millis(0.95);
     report.goodput_tokens_per_s = tokens as f64 / window.as_secs_f64();
     report.lag_max_ms = milliseconds(lag);
     report
-}
-
-/// The smallest sample that `percent` of all do not exceed.
-fn percentile(sorted: &[Duration], percent: usize) -> Option<f64> {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied().map(milliseconds)
 }
 
 fn milliseconds(time: Duration) -> f64 {
@@ -128,15 +122,6 @@ mod tests {
         let ttft = Some(Duration::from_millis(ttft_ms));
         let lag = Duration::from_millis(lag_ms);
         Record { flow: 0, at: Duration::ZERO, lag, warm_up: false, ttft, tokens_in_window: 10, ending }
-    }
-
-    #[test]
-    fn percentiles_are_samples() {
-        let samples: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
-        assert_eq!(percentile(&samples, 50), Some(50.0));
-        assert_eq!(percentile(&samples, 95), Some(95.0));
-        assert_eq!(percentile(&samples[..1], 95), Some(1.0));
-        assert_eq!(percentile(&[], 95), None);
     }
 
     #[test]

@@ -1,8 +1,5 @@
 //! The scan against a JSON parser and a tree: what the tree says of a request, the scan must say, wherever it is cut.
 
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
-
 use super::super::reference::facts as by_tree;
 use super::super::{Facts, Scanner};
 

@@ -235,8 +235,6 @@ mod vectors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_family = "wasm")]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn every_byte_has_its_class_at_every_place() {

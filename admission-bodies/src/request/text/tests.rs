@@ -1,6 +1,4 @@
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn of(text: &str) -> Features {
     let mut features = Features::default();

@@ -1,8 +1,6 @@
 //! Reports that are not believed, and answers that are none.
 
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const GOOD: &str = r#"{"choices":[],"usage":{"prompt_tokens":6,"completion_tokens":3}}"#;
 

@@ -1,8 +1,6 @@
 //! Answers of each API, in the shapes that its vendor documents.
 
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// As vLLM streams a chat.
 pub(super) const CHAT: &str = concat!(

@@ -4,8 +4,6 @@ use std::borrow::Cow;
 
 use super::recorded::{CHAT, DONE, REPORT};
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn filtered<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String {
     let mut filter = UsageChunkFilter::default();

@@ -4,8 +4,6 @@ use super::super::*;
 use super::learning::{PRIOR, distances, reported, text};
 use crate::record::Record;
 use crate::request::text::Features;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const LIAR: u8 = 1;
 

@@ -3,8 +3,6 @@
 use super::super::*;
 use crate::record::Record;
 use crate::request::text::Features;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// A prompt of words, numbers, code and Chinese in some proportion.
 pub(super) fn text(rng: &mut fastrand::Rng) -> Features {

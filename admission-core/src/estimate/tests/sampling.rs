@@ -1,8 +1,5 @@
 //! Long texts, counted by samples, against the same texts counted as a whole.
 
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
-
 use crate::estimate::{Family, Inputs};
 use crate::request::text::{COUNTED_WHOLE, Feature};
 use crate::request::{Facts, Scanner};

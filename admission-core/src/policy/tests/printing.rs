@@ -12,8 +12,6 @@ use crate::config::{
     TenantLimitsConfig, TenantSource, ViewConfig,
 };
 use crate::estimate::Family;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn some<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
     rng.bool().then(|| make(rng))

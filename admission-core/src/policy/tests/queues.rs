@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::ledger::LaneKey;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// With these lanes and a pool that has a cap.
 fn with_lanes(lanes: &Value) -> String {

@@ -1,8 +1,6 @@
 //! What answers make of leases and budgets.
 
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn with(limits: &str) -> Proxy {
     let json = format!(

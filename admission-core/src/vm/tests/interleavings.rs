@@ -1,8 +1,6 @@
 //! Many VMs that interrupt each other, lose writes, stall and die, at random, against the caps.
 
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const TENANTS: [&str; 2] = ["acme", "zeta"];
 const POOLS: [&str; 2] = ["p", "q"];

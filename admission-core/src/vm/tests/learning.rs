@@ -3,8 +3,6 @@ use crate::estimate::{Inputs, Observed};
 use crate::request::Api;
 use crate::request::Scanner;
 use crate::vm::Lesson;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// One pool with models of two patterns, and a proxy around it.
 fn proxy() -> Proxy {

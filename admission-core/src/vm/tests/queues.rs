@@ -6,8 +6,6 @@ use super::*;
 use crate::control::Receiver;
 use crate::outcome::{Refusal, Retry};
 use crate::queue::{Ticket, Waiter};
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 mod corners;
 mod limits;

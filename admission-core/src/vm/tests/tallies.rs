@@ -6,8 +6,6 @@ use super::*;
 use crate::control::Receiver;
 use crate::ledger::FlowKey;
 use crate::view::WorkerKey;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const A: &str = "10.0.0.1:8000";
 const B: &str = "10.0.0.2:8000";

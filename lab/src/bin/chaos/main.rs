@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use testkit::watch::Watch;
 use clap::Parser;
+use testkit::watch::Watch;
 use tokio::time::{Instant, sleep};
 
 use testkit::checkout;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 use testkit::envoy::{Envoy, Options};
 use testkit::plugin::{Plugin, discovered};
-use serde_json::Value;
 
 use super::script::Code;
-use testkit::shipped;
 use testkit::parts::{self, Programs, Stage};
+use testkit::shipped;
 
 /// Worker threads.
 pub const THREADS: u32 = 2;

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lab::side_by_side::INTERACTIVE;
-use testkit::load::{Flow, Plan};
 use serde_json::{Value, json};
+use testkit::load::{Flow, Plan};
 
-use testkit::shipped;
 use testkit::parts::{MODEL, Stage};
+use testkit::shipped;
 
 /// A tenant that may have one request in flight.
 pub const GUEST: &str = "guest";

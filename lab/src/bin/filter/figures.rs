@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use testkit::statistics::{Summary, quantile};
 use serde::Serialize;
+use testkit::statistics::Summary;
 
 use super::rounds::Samples;
 use super::variants::Variant;
@@ -84,8 +84,8 @@ impl OfBody {
         let of_variant = |samples: &Samples| OfVariant {
             cpu_us: Summary::of(&samples.cpu_us),
             added_us: Summary::of(&differences(&samples.cpu_us, none)),
-            p50_us: quantile(&samples.latencies_us, 0.5),
-            p99_us: quantile(&samples.latencies_us, 0.99),
+            p50_us: samples.latencies.micros(0.5),
+            p99_us: samples.latencies.micros(0.99),
             requests: samples.requests,
             discarded: samples.discarded,
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use testkit::closed::Question;
+use testkit::statistics::Times;
 
 use super::stage::{Measured, Stage};
 use super::variants::Variant;
@@ -44,8 +45,8 @@ pub type Turn = (Variant, Arc<Question>);
 pub struct Samples {
     /// CPU time of the proxy for each unit, in µs.
     pub cpu_us: Vec<f64>,
-    /// Of all rounds, sorted.
-    pub latencies_us: Vec<f64>,
+    /// Latencies of all rounds.
+    pub latencies: Times,
     pub requests: u64,
     /// Latencies left out because the client was starved.
     pub discarded: u64,
@@ -80,11 +81,8 @@ pub async fn measure(
             sample.cpu_us.push(measured.cpu.as_secs_f64() * 1e6 / units);
             sample.requests += measured.round.requests;
             sample.discarded += measured.round.discarded;
-            sample.latencies_us.extend(measured.round.latencies_us);
+            sample.latencies.add(&measured.round.latencies);
         }
-    }
-    for sample in samples.values_mut() {
-        sample.latencies_us.sort_by(f64::total_cmp);
     }
     Ok(samples)
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testkit::bodies::Body;
-use testkit::closed::{Callers, Question, Round};
-use testkit::checkout;
-use testkit::envoy::{Envoy, Options};
-use testkit::upstream::{self, BYTES_HEADER, CHUNKS_HEADER, Upstream};
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::Value;
+use testkit::bodies::Body;
+use testkit::checkout;
+use testkit::closed::{Callers, Question, Round};
+use testkit::envoy::{Envoy, Options};
+use testkit::upstream::{self, BYTES_HEADER, CHUNKS_HEADER, Upstream};
 
 use super::variants::{Modules, PROBE, TENANT_HEADER, Variant, tenant};
 

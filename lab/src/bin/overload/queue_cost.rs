@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testkit::crowd::Crowd;
 use serde::Serialize;
+use testkit::crowd::Crowd;
 use tokio::time::Instant;
 
 use super::scenario::{self, Pace, QUEUE_PLACES, QUEUE_TENANTS, QUEUES};

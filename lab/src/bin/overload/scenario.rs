@@ -9,11 +9,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use testkit::load::{Flow, Plan};
 use serde_json::{Value, json};
+use testkit::load::{Flow, Plan};
 
-use testkit::shipped;
 use testkit::parts::{MODEL, POOL, Stage};
+use testkit::shipped;
 
 /// Workers of the load.
 pub const WORKERS: usize = 16;

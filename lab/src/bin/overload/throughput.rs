@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use testkit::load::{Plan, Report};
 use serde::Serialize;
+use testkit::load::{Plan, Report};
 
 use super::scenario::{self, INTERACTIVE, LOADS, Pace, SEQUENCES, WORKERS};
 use testkit::parts::{Parts, Programs};

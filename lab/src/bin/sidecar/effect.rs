@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use testkit::statistics::quantile;
-use testkit::watch::Watch;
 use serde::Serialize;
+use testkit::statistics::Times;
+use testkit::watch::Watch;
 
 use super::stage::Stage;
 
@@ -80,16 +80,15 @@ impl Effects {
             stalls.iter().any(|stall| stall.start.into_std() <= to && from <= stall.end.into_std())
         };
         let used = times.iter().filter(|(shown, seen)| !disturbed(*shown, *seen));
-        let mut millis: Vec<f64> = used.map(|(shown, seen)| (*seen - *shown).as_secs_f64() * 1e3).collect();
-        millis.sort_by(f64::total_cmp);
-        let at = |share| quantile(&millis, share);
+        let effects: Times = used.map(|(shown, seen)| *seen - *shown).collect();
+        let samples = effects.count() as usize;
         Self {
-            samples: millis.len(),
-            discarded: times.len() - millis.len(),
-            p50_ms: at(0.5),
-            p90_ms: at(0.9),
-            p99_ms: at(0.99),
-            max_ms: at(1.0),
+            samples,
+            discarded: times.len() - samples,
+            p50_ms: effects.millis(0.5),
+            p90_ms: effects.millis(0.9),
+            p99_ms: effects.millis(0.99),
+            max_ms: effects.millis(1.0),
         }
     }
 }

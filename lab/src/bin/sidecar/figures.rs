@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use testkit::statistics::quantile;
 use serde::Serialize;
+use testkit::statistics::Times;
 
 use super::effect::Effects;
 
@@ -60,10 +60,8 @@ pub struct Gaps {
 
 impl Gaps {
     pub fn of(gaps: Vec<Duration>) -> Self {
-        let mut millis: Vec<f64> = gaps.into_iter().map(|gap| gap.as_secs_f64() * 1e3).collect();
-        millis.sort_by(f64::total_cmp);
-        let at = |share| quantile(&millis, share);
-        Self { p50_ms: at(0.5), p99_ms: at(0.99), max_ms: at(1.0) }
+        let gaps: Times = gaps.into_iter().collect();
+        Self { p50_ms: gaps.millis(0.5), p99_ms: gaps.millis(0.99), max_ms: gaps.millis(1.0) }
     }
 
     fn text(&self) -> String {

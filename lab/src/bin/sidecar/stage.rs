@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testkit::envoy::{Envoy, Options};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::envoy::{Envoy, Options};
 use worker_sim::fleet::{Fleet, FleetWorker, Pace, Seen};
 
-use testkit::shipped;
 use testkit::parts::{Program, TOKEN, free_port};
+use testkit::shipped;
 
 /// How many are read.
 pub const WORKERS: usize = 1_000;

@@ -1,8 +1,8 @@
 //! Whether all is at the end as it was at the beginning.
 
+use serde::Serialize;
 use testkit::load::Report;
 use testkit::statistics::Summary;
-use serde::Serialize;
 
 use super::samples::Sample;
 use super::scenario::INTERACTIVE;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use testkit::process;
 use serde::Serialize;
+use testkit::process;
 
 use super::scenario;
 use testkit::parts::Parts;

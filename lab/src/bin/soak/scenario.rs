@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use testkit::load::{Flow, Leaves, Plan};
 use serde_json::{Value, json};
+use testkit::load::{Flow, Leaves, Plan};
 
-use testkit::shipped;
 use testkit::parts::{MODEL, POOL, Stage};
+use testkit::shipped;
 
 /// The flow whose latency is compared.
 pub const INTERACTIVE: &str = "interactive";

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use testkit::statistics::quantile;
 use serde::Serialize;
+use testkit::statistics::Times;
 
 use super::stage::Stage;
 
 /// Times each is asked for.
-const TIMES: usize = 100;
+const ASKED: usize = 100;
 
 /// What the sidecar asks for.
 const NAMES: [&str; 7] = [
@@ -83,15 +83,14 @@ impl PageCost {
 
 impl Asked {
     async fn of(stage: &Stage, url: &str) -> Result<Self> {
-        let (mut times, mut bytes) = (Vec::with_capacity(TIMES), 0);
-        for _ in 0..TIMES {
+        let (mut times, mut bytes) = (Times::default(), 0);
+        for _ in 0..ASKED {
             let began = Instant::now();
             let answer = stage.client.get(url).send().await.context("vLLM has gone")?.error_for_status()?;
             bytes = answer.bytes().await?.len();
-            times.push(began.elapsed().as_secs_f64() * 1e3);
+            times.record(began.elapsed());
         }
-        times.sort_by(f64::total_cmp);
-        Ok(Self { ms: quantile(&times, 0.5).context("nothing was timed")?, bytes })
+        Ok(Self { ms: times.millis(0.5).context("nothing was timed")?, bytes })
     }
 }
 

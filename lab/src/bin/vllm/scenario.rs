@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use testkit::load::{Flow, Plan, Report};
 use serde_json::{Value, json};
+use testkit::load::{Flow, Plan, Report};
 
-use testkit::shipped;
 use lab::side_by_side::{Figures, Run};
 use testkit::parts::MODEL;
+use testkit::shipped;
 
 /// Most tokens of prompt and output together.
 pub const CONTEXT_TOKENS: usize = 2_048;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use testkit::envoy::{Envoy, Options};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::envoy::{Envoy, Options};
 
 use super::engine::{Engine, Installed};
 use super::reading::Page;

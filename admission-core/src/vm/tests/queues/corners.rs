@@ -1,8 +1,6 @@
 //! What seldom comes together.
 
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[test]
 fn who_does_not_fit_its_lanes_budget_of_tokens_holds_back_no_other_vm() {

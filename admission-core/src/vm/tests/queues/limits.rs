@@ -1,8 +1,6 @@
 //! Pools without workers, dispatch budgets, evictions, classes.
 
 use super::*;
-#[cfg(target_family = "wasm")]
-use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[test]
 fn a_pool_without_workers_holds_requests_until_one_appears() {

@@ -1,5 +1,4 @@
 //! What is shipped for finding workers in Kubernetes.
-#![cfg(feature = "kubernetes")]
 
 use std::path::{Path, PathBuf};
 

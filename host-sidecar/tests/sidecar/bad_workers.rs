@@ -1,16 +1,14 @@
 //! Workers that break HTTP in every way, each beside a sound one: what the metrics say, what the log says of whom, and that the
 //! connection is used again only where it may be.
 
-mod common;
-
 use std::collections::BTreeMap;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::{FakeProxy, FakeWorker, Page, TOKEN, until, until_answered};
 use admission_core::view::WorkerState;
-use common::{FakeProxy, FakeWorker, Page, TOKEN, until, until_answered};
 use host_sidecar::{Config, Sidecar};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,14 +1,12 @@
 //! The sidecar's own HTTP and its command line.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::common::{API_TOKEN, FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until, until_answered};
 use admission_core::view::WorkerState;
-use common::{API_TOKEN, FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until, until_answered};
 use host_sidecar::{Config, Sidecar};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};

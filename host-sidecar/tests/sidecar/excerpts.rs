@@ -1,24 +1,22 @@
 //! Workers are asked for what is read of their pages alone, wherever that is enough.
 
-mod common;
-
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::common::{FakeProxy, Server, TOKEN, until, until_answered};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use common::{FakeProxy, Server, TOKEN, until, until_answered};
 use futures_util::stream;
 use host_sidecar::{Config, Sidecar};
 use worker_sim::fleet::Fleet;
 
 /// A page with a long histogram, as vLLM's.
-const VLLM: &str = include_str!("pages/vllm-0.32-small-kv-busy.prom");
-const SGLANG: &str = include_str!("pages/sglang-0.5.11-two-ranks.prom");
+const VLLM: &str = include_str!("../pages/vllm-0.32-small-kv-busy.prom");
+const SGLANG: &str = include_str!("../pages/sglang-0.5.11-two-ranks.prom");
 
 /// A worker that answers by a function of path and query, and remembers these.
 struct Scripted {

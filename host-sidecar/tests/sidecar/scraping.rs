@@ -1,12 +1,10 @@
 //! Workers that come, go, hang and lie, as a proxy sees them.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::{FakeProxy, FakeWorker, Page, Server, sidecar, until, until_answered};
 use admission_core::view::WorkerState::{Down, Up};
-use common::{FakeProxy, FakeWorker, Page, Server, sidecar, until, until_answered};
 use host_sidecar::{Config, Sidecar};
 
 const GOOD: Page = Page::Counting { used: 10, after: Duration::ZERO };
@@ -60,7 +58,7 @@ async fn a_bad_worker_costs_only_itself() {
 #[tokio::test]
 async fn gpus_are_shown_as_long_as_their_exporter_answers() {
     let (worker, proxy) = (FakeWorker::start(GOOD), FakeProxy::start());
-    let page = axum::routing::get(async || include_str!("pages/dcgm-3.3.prom"));
+    let page = axum::routing::get(async || include_str!("../pages/dcgm-3.3.prom"));
     let mut exporter = Server::start(axum::Router::new().route("/metrics", page));
     let text = format!(
         "{{listen: '127.0.0.1:0', hardware: {{interval: 20ms}}, proxies: [{{url: 'http://{}', token: t}}], \

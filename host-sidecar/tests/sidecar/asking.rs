@@ -1,11 +1,9 @@
 //! Proxies that ask for their view, as the sidecar answers them.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{FakeWorker, Page, TOKEN};
 use admission_core::view::{Have, ViewDocument};
-use common::{FakeWorker, Page, TOKEN};
 use host_sidecar::{Config, Sidecar};
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};

@@ -1,11 +1,9 @@
 //! Simulated GPU workers under real load, as a proxy is told of them.
 
-mod common;
-
 use std::net::SocketAddr;
 
+use crate::common::{FakeProxy, TOKEN, until};
 use admission_core::view::{WorkerReport, WorkerState};
-use common::{FakeProxy, TOKEN, until};
 use host_sidecar::{Config, Sidecar};
 use serde_json::json;
 use worker_sim::{Fault, Worker};

@@ -1,10 +1,8 @@
 //! What a worker shows of itself: statistics, the metrics page, clients that leave, faults.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{chat, fast, get_text, post, slow, until};
+use crate::common::{chat, fast, get_text, post, slow, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -1,14 +1,12 @@
 //! Pages of workers and answers of a Prometheus over TLS: whom the sidecar trusts, and certificates that are rotated.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::common::{FakeProxy, FakeWorker, Page, TOKEN, until};
 use admission_core::view::WorkerState;
-use common::{FakeProxy, FakeWorker, Page, TOKEN, until};
 use host_sidecar::{Config, Sidecar};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use serde_json::json;

@@ -1,14 +1,12 @@
 //! Another configuration while the sidecar runs.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::common::{FakeProxy, FakeWorker, Page, TOKEN, until, until_answered};
 use admission_core::view::ViewDocument;
-use common::{FakeProxy, FakeWorker, Page, TOKEN, until, until_answered};
 use host_sidecar::{Config, Sidecar};
 
 const STEADY: Page = Page::Steady { used: 50 };

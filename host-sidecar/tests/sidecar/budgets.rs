@@ -1,15 +1,13 @@
 //! A dispatch budget that a Prometheus is asked for: believed while it is told, and taken back when it is not.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
+use crate::common::{FakeProxy, FakeWorker, Page, Server, TOKEN, until, until_answered};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use common::{FakeProxy, FakeWorker, Page, Server, TOKEN, until, until_answered};
 use host_sidecar::{Config, Sidecar};
 use serde_json::json;
 

@@ -1,13 +1,11 @@
 //! Proxies that fail, restart, refuse and obey others, as the sidecar deals with them.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::{FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until};
 use admission_core::view::{ViewDocument, WorkerReport};
-use common::{FakeProxy, FakeWorker, Mood, Page, TOKEN, sidecar, until};
 use host_sidecar::{Config, Sidecar};
 use serde_json::json;
 

@@ -1,5 +1,4 @@
 //! Fake workers and proxies on loopback, and waiting for what they see.
-#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

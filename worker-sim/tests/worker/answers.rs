@@ -1,9 +1,6 @@
 //! Answers over a socket: streamed, plain and refused.
 
-mod common;
-mod usage;
-
-use common::{chat, fast, get_text, post, slow, until};
+use crate::common::{chat, fast, get_text, post, slow, until};
 use serde_json::{Value, json};
 use worker_sim::{Config, StartError, Worker};
 
