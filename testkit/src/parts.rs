@@ -1,6 +1,7 @@
 //! The running parts: workers, Envoy, sidecar. All end when this is dropped.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use worker_sim::{Arrivals, Stats};
 
 use crate::envoy::{Envoy, Options};
-use crate::{checkout, shipped};
+use crate::{checkout, shipped, state_page};
 
 /// The model that the shipped policy's pool serves.
 pub const MODEL: &str = "llama-3.3-70b";
@@ -25,7 +26,7 @@ pub const POOL: &str = "llama";
 pub const TOKEN: &str = "change-me";
 
 /// Longest time any part is given to get ready.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Between two looks at whether it is.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -78,12 +79,17 @@ impl Programs {
     }
 }
 
-/// Everything that runs.
+/// Simulated workers, and the front before them.
 pub struct Parts {
-    /// Client for questions to the parts themselves.
-    pub client: reqwest::Client,
     /// Workers that run.
     pub workers: Vec<Program>,
+    front: Front,
+}
+
+/// The shipped proxy, and the sidecar that reads workers for it.
+pub struct Front {
+    /// Client for questions to the parts themselves.
+    pub client: reqwest::Client,
     /// Sidecar that reads the workers.
     pub sidecar: Program,
     /// Proxy between callers and workers.
@@ -95,6 +101,15 @@ pub struct Parts {
     /// Where views are pushed.
     pub control: SocketAddr,
     _folder: TempDir,
+}
+
+// Why: whoever has the parts asks their front for most of what it wants.
+impl Deref for Parts {
+    type Target = Front;
+
+    fn deref(&self) -> &Front {
+        &self.front
+    }
 }
 
 /// A program of ours that serves HTTP and says where.
@@ -142,20 +157,21 @@ impl Program {
     }
 }
 
-impl Parts {
-    /// Starts everything and waits until requests would be decided on what the sidecar has seen.
-    pub async fn start(programs: &Programs, stage: &Stage) -> Result<Self> {
+impl Front {
+    /// Starts proxy and sidecar for these workers, and waits until requests would be decided on what the sidecar has read.
+    /// `change` is made to the shipped configuration of the sidecar.
+    ///
+    /// # Errors
+    /// When a part does not start, or does not get ready.
+    pub async fn start(
+        programs: &Programs,
+        stage: &Stage,
+        workers: &[SocketAddr],
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("sluice-parts-").tempdir()?;
         let client = reqwest::Client::builder().no_proxy().timeout(DEADLINE).build()?;
-        let mut workers = Vec::new();
-        for number in 0..stage.workers {
-            let log = folder.path().join(format!("worker-{number}.log"));
-            workers.push(Program::start(&programs.worker, stage.worker_flags, &log).await?);
-        }
-        let addresses: Vec<SocketAddr> = workers.iter().map(|worker| worker.address).collect();
-        println!("    workers   {}", list(&addresses));
-
-        let bootstrap = bootstrap(programs, stage, &addresses)?;
+        let bootstrap = bootstrap(programs, stage, workers)?;
         let options = Options { program: &programs.envoy, bootstrap: &bootstrap, concurrency: stage.envoy_threads };
         let envoy = Envoy::start(options).await?;
         let (with, without) = (envoy.listener("public").await?, envoy.listener("without").await?);
@@ -163,17 +179,19 @@ impl Parts {
         println!("    Envoy     {with} with the filter, {without} without, control {control}");
 
         let file = folder.path().join("sidecar.json");
-        std::fs::write(&file, sidecar_config(&programs.sidecar_config, control, &addresses)?.to_string())?;
+        let mut config = sidecar_config(&programs.sidecar_config, control, workers)?;
+        change(&mut config);
+        std::fs::write(&file, config.to_string())?;
         let path = file.to_str().context("the temporary folder has a name that is not UTF-8")?;
         let log = folder.path().join("sidecar.log");
         let sidecar = Program::start(&programs.sidecar, &["run", "--config", path], &log).await?;
         println!("    sidecar   {}", sidecar.address);
-        let parts = Self { client, workers, sidecar, envoy, with, without, control, _folder: folder };
-        parts.until_ready().await?;
-        Ok(parts)
+        let front = Self { client, sidecar, envoy, with, without, control, _folder: folder };
+        front.until_ready(workers.len() as u64).await?;
+        Ok(front)
     }
 
-    async fn until_ready(&self) -> Result<()> {
+    async fn until_ready(&self, workers: u64) -> Result<()> {
         let url = format!("http://{}/readyz", self.sidecar.address);
         let mut last = String::new();
         let deadline = Instant::now() + DEADLINE;
@@ -183,12 +201,48 @@ impl Parts {
             last = answer.text().await?;
             // The proxy sends nothing to workers that it has not found healthy.
             let healthy = self.envoy.stat("cluster.workers.membership_healthy").await?;
-            if ready && healthy >= self.workers.len() as u64 {
+            if ready && healthy >= workers {
                 return Ok(());
             }
             tokio::time::sleep(GLANCE).await;
         }
         bail!("the sidecar is not ready after {DEADLINE:?}, or the proxy does not find all workers healthy: {last}")
+    }
+
+    /// Metrics page of the sidecar.
+    ///
+    /// # Errors
+    /// When the sidecar does not answer.
+    pub async fn sidecar_page(&self) -> Result<String> {
+        let answer = self.client.get(format!("http://{}/metrics", self.sidecar.address)).send().await;
+        Ok(answer.context("the sidecar has gone")?.error_for_status()?.text().await?)
+    }
+
+    /// State page of the filter.
+    ///
+    /// # Errors
+    /// When the control listener does not serve it.
+    pub async fn state(&self) -> Result<Value> {
+        state_page::fetch(&self.client, self.control).await
+    }
+}
+
+impl Parts {
+    /// Starts everything and waits until requests would be decided on what the sidecar has read.
+    ///
+    /// # Errors
+    /// When a part does not start, or does not get ready.
+    pub async fn start(programs: &Programs, stage: &Stage) -> Result<Self> {
+        let logs = tempfile::Builder::new().prefix("sluice-workers-").tempdir()?;
+        let mut workers = Vec::new();
+        for number in 0..stage.workers {
+            let log = logs.path().join(format!("worker-{number}.log"));
+            workers.push(Program::start(&programs.worker, stage.worker_flags, &log).await?);
+        }
+        let addresses: Vec<SocketAddr> = workers.iter().map(|worker| worker.address).collect();
+        println!("    workers   {}", list(&addresses));
+        let front = Front::start(programs, stage, &addresses, |_| ()).await?;
+        Ok(Self { workers, front })
     }
 
     /// Waits until no worker has anything to do.

@@ -114,9 +114,10 @@ fn modules(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     if needs.contains(&OtherFilters) { artefacts::other_filters(workspace) } else { Ok(()) }
 }
 
-/// Measures estimates; a package of its own, since tokenizers take long to build.
+/// Measures estimates; a package of its own, since tokenizers take long to build, and optimised, since they take longer to
+/// train.
 pub fn estimate(workspace: &Workspace) -> Command {
-    let mut cargo = command::cargo("run", ["--quiet", "--package", "lab-estimate", "--"]);
+    let mut cargo = command::cargo("run", ["--quiet", "--profile", "native", "--package", "lab-estimate", "--"]);
     cargo.current_dir(&workspace.root);
     cargo
 }

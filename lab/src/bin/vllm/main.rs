@@ -66,7 +66,7 @@ async fn play(programs: &Programs, installed: &engine::Installed) -> Result<Figu
         "\nkept full for {} s, without the filter: what it can do, and what is read of it …",
         scenario::FULL.as_secs()
     );
-    let url = format!("http://{}/v1/chat/completions", stage.without);
+    let url = format!("http://{}/v1/chat/completions", stage.front.without);
     let plan = scenario::full();
     let (full, reading) =
         tokio::join!(testkit::load::saturate(&url, &plan, scenario::AT_ONCE), reading::compare(&stage, scenario::FULL));
@@ -76,9 +76,9 @@ async fn play(programs: &Programs, installed: &engine::Installed) -> Result<Figu
     println!("\n    it answers {best:.2} requests a second");
     let seconds = scenario::OVERLOAD.as_secs();
     println!("\n{seconds} s of {} times that, without the filter …", scenario::TIMES);
-    let without = overload(&stage, stage.without, best).await?;
+    let without = overload(&stage, stage.front.without, best).await?;
     println!("… and the same requests with it …");
-    let (with, known) = tokio::join!(overload(&stage, stage.with, best), halfway(&stage));
+    let (with, known) = tokio::join!(overload(&stage, stage.front.with, best), halfway(&stage));
     println!("\nhalfway through, the proxy says of the pool:");
     for line in known? {
         println!("    {line}");

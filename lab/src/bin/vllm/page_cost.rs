@@ -48,7 +48,7 @@ impl PageCost {
         stage.until_idle().await?;
         let names: Vec<_> = NAMES.iter().map(|name| format!("name[]=vllm:{name}")).collect();
         let (whole, excerpt) = (stage.engine_url("/metrics"), stage.engine_url("/metrics/?") + &names.join("&"));
-        let sidecar = stage.sidecar_page().await?;
+        let sidecar = stage.front.sidecar_page().await?;
         let count = |series: &str| -> Result<u64> {
             let line = sidecar.lines().find(|line| line.starts_with(series));
             let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
@@ -86,7 +86,7 @@ impl Asked {
         let (mut times, mut bytes) = (Times::default(), 0);
         for _ in 0..ASKED {
             let began = Instant::now();
-            let answer = stage.client.get(url).send().await.context("vLLM has gone")?.error_for_status()?;
+            let answer = stage.front.client.get(url).send().await.context("vLLM has gone")?.error_for_status()?;
             bytes = answer.bytes().await?.len();
             times.record(began.elapsed());
         }

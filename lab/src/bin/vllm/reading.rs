@@ -99,7 +99,7 @@ pub async fn compare(stage: &Stage, time: Duration) -> Result<Reading> {
     let (began, mut pages, mut reading) = (Instant::now(), VecDeque::new(), Reading::default());
     let mut before = None;
     while began.elapsed() < time {
-        let told = Told::of(&stage.state().await?)?;
+        let told = Told::of(&stage.front.state().await?)?;
         pages.push_back((Instant::now(), stage.page().await?));
         while pages.front().is_some_and(|(seen, _): &(Instant, Page)| seen.elapsed() > MEMORY) {
             pages.pop_front();
@@ -156,7 +156,7 @@ impl Reading {
 /// # Errors
 /// When it cannot be read.
 pub async fn known(stage: &Stage) -> Result<Vec<String>> {
-    let state = stage.state().await?;
+    let state = stage.front.state().await?;
     let pool = &state["pools"][POOL];
     Ok(vec![format!("pool    {}", pool["view"]), format!("worker  {}", pool["workers"][0])])
 }
