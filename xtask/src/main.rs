@@ -87,7 +87,12 @@ enum Task {
         json: Option<PathBuf>,
     },
     /// Fuzz whatever comes from outside; see docs/fuzzing.md. Not part of `test`, which tries the corpora.
-    Fuzz(fuzz::Options),
+    #[command(disable_help_flag = true)]
+    Fuzz {
+        /// Flags of the driver; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Write docs/configuration.md and envoy-config/schemas/plugin.schema.json again, from the configuration's types.
     Docs,
 }
@@ -162,7 +167,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         }
         Task::Bench { what: Benchmark::Estimate { arguments } } => suite::estimates(&workspace, &arguments),
         Task::TestVllm { json } => vllm::run(&workspace, &vllm::Options { json }),
-        Task::Fuzz(options) => fuzz::run(&workspace, &options),
+        Task::Fuzz { arguments } => fuzz::run(&workspace, &arguments),
         Task::Docs => docs::write(&workspace),
     }
 }
