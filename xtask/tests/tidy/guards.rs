@@ -68,16 +68,23 @@ fn exists(name: &str, files: &[File]) -> bool {
     holding.any(|file| segments.iter().all(|segment| has_module(file, segment)))
 }
 
-/// Returns whether a file has a function, or a test that a macro makes as `name => …`.
+/// Returns whether a file has a test function, or a test that a macro makes as `name => …`.
 fn has_test(file: &File, name: &str) -> bool {
     let (name, is_wild) = name.strip_suffix('*').map_or((name, false), |stem| (stem, true));
     let ends = |rest: &str| is_wild || !rest.starts_with(|sign: char| sign.is_alphanumeric() || sign == '_');
-    let defined = file.text.match_indices(name).filter(|(at, _)| {
+    let mut defined = file.text.match_indices(name).filter(|(at, _)| {
         let (before, rest) = (&file.text[..*at], &file.text[at + name.len()..]);
         let by_macro = before.trim_end_matches(' ').ends_with('\n') && rest.starts_with(" =>");
-        ends(rest) && (before.ends_with("fn ") || by_macro)
+        ends(rest) && (by_macro || before.ends_with("fn ") && is_marked(before))
     });
-    defined.count() > 0
+    defined.next().is_some()
+}
+
+/// Returns whether the attributes above the line that a text ends in make its function a test.
+fn is_marked(before: &str) -> bool {
+    let above = before.lines().rev().skip(1).map(str::trim);
+    let mut attributes = above.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+    attributes.any(|line| line.starts_with("#[test]") || line.contains("::test"))
 }
 
 /// Returns whether a module of that name is the file, a folder above it, or inside it.
@@ -88,13 +95,13 @@ fn has_module(file: &File, name: &str) -> bool {
 
 #[test]
 fn missing_tests_are_found_and_those_that_exist_are_not() {
-    let code = "mod tests {\n    fn every_wait_ends() {}\n}\neach! {\n    a_cap_holds => cap,\n}\n";
+    let code = "mod tests {\n    #[test]\n    fn every_wait_ends() {}\n    fn helper() {}\n}\neach! {\n    a_cap_holds => cap,\n}\n";
     let page = "Guarded by `vm::tests::gone`.\n\n\
                 | | What | Test that fails |\n|---|---|---|\n\
                 | I1 | `not_a_test` | `vm::tests::every_wait_ends`, `a_cap_holds`, `wasm-tests` `every_wait_*`, `vm` |\n\
-                | I2 | x | `every_wait`, `queue::every_wait_ends`, `nothing_*` |\n";
+                | I2 | x | `every_wait`, `helper`, `queue::every_wait_ends`, `nothing_*` |\n";
     let findings = check(&[crate::files::file("core/src/vm.rs", code), crate::files::file("ARCHITECTURE.md", page)]);
     let names: Vec<&str> = findings.iter().filter_map(|finding| finding.split('`').nth(1)).collect();
-    assert_eq!(names, ["vm::tests::gone", "every_wait", "queue::every_wait_ends", "nothing_*"]);
+    assert_eq!(names, ["vm::tests::gone", "every_wait", "helper", "queue::every_wait_ends", "nothing_*"]);
     assert!(findings[1].starts_with("ARCHITECTURE.md:6: "), "{findings:?}");
 }

@@ -51,7 +51,7 @@ fn places(file: &File) -> Vec<(usize, String)> {
 /// Text of a line's comment; a marker behind an odd number of quotation marks is inside a string.
 fn comment<'a>(line: &'a str, marker: &str) -> &'a str {
     match line.find(marker) {
-        Some(at) if line[..at].matches('"').count() % 2 == 0 => &line[at..],
+        Some(at) if line[..at].matches('"').count().is_multiple_of(2) => &line[at..],
         _ => "",
     }
 }
@@ -59,7 +59,7 @@ fn comment<'a>(line: &'a str, marker: &str) -> &'a str {
 /// Text without its spans of code, which hold names and not words.
 pub fn without_code(text: &str) -> String {
     let parts = text.split('`').enumerate();
-    parts.filter(|(index, _)| index % 2 == 0).map(|(_, part)| part).collect::<Vec<_>>().join("`")
+    parts.filter(|(index, _)| index.is_multiple_of(2)).map(|(_, part)| part).collect::<Vec<_>>().join("`")
 }
 
 /// Number of times a word or phrase occurs as a whole.
