@@ -3,6 +3,7 @@
 //! A target is a function of bytes that panics where a property does not hold; which, it says at its head. The same functions
 //! are driven by libFuzzer (`cargo xtask fuzz`) and, over the committed corpus and mutations of it by seed, by the tests.
 
+pub mod corpus;
 mod cut;
 pub mod mutation;
 mod proxy;
@@ -14,17 +15,17 @@ use targets::{configuration, exposition, headers, record, rewrite, route_metadat
 /// A kind of input.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Names its corpus.
+    /// Name of the target and of its corpus.
     pub name: &'static str,
-    /// Takes an input; panics where a property does not hold.
+    /// Tries an input; panics where a property does not hold.
     pub run: fn(&[u8]),
     /// Folders beside its corpus whose files are inputs too, from the root of the repository.
     pub more: &'static [&'static str],
-    /// How many mutations the tests try: some thousand, fewer where one takes long.
+    /// Number of mutations that the tests try: some thousand, fewer where one takes long.
     pub mutations: u64,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 9] = [
     Target { name: "scan", run: scan::target, more: &[], mutations: 4_000 },
     Target { name: "rewrite", run: rewrite::target, more: &[], mutations: 6_000 },
@@ -36,12 +37,3 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "configuration", run: configuration::target, more: &[], mutations: 1_500 },
     Target { name: "usage", run: usage::target, more: &[], mutations: 6_000 },
 ];
-
-impl Target {
-    /// Folders of its inputs, from the root of the repository; the first is its corpus.
-    #[must_use]
-    pub fn folders(&self) -> Vec<String> {
-        let corpus = format!("fuzz/corpus/{}", self.name);
-        std::iter::once(corpus).chain(self.more.iter().map(|folder| (*folder).to_owned())).collect()
-    }
-}

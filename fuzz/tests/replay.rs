@@ -1,14 +1,14 @@
 //! Every target over its corpus, and over some thousand mutations of it by seed.
 //!
-//! An input on which a property does not hold is left under `target/fuzz/replay`; put into the target's corpus it is tried
-//! first.
+//! An input on which a property does not hold is left under `target/fuzz/replay`; `cargo xtask fuzz --target NAME --add FILE`
+//! puts it into the target's corpus.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
 use fuzz::mutation::{mutate, words};
-use fuzz::{TARGETS, Target};
+use fuzz::{TARGETS, Target, corpus};
 
 /// Longer inputs are tried as they are, but not mutated: that would take long.
 const LONGEST: usize = 8_192;
@@ -17,13 +17,17 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// All inputs of a target, in the order of their names.
+/// All inputs of a target, its corpus and the files of other folders, in the order of their paths.
 fn inputs(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
-    let folders = target.folders().into_iter().map(|folder| root().join(folder));
-    let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
-    files.sort();
-    files
+    let folder = root().join("fuzz/corpus").join(target.name);
+    let packed = corpus::read(&root(), target.name).unwrap();
+    let packed = packed.into_iter().map(|(name, input)| (folder.join(name), input));
+    let entries = target.more.iter().flat_map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    let files = entries.map(|entry| entry.unwrap().path()).map(|path| (path.clone(), fs::read(path).unwrap()));
+    let mut inputs: Vec<_> = packed.chain(files).collect();
+    // Why: a mutation picks inputs by their place, so the order decides what each seed tries.
+    inputs.sort();
+    inputs
 }
 
 fn run(target: &Target, input: &[u8], from: &str) {

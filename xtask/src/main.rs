@@ -79,7 +79,7 @@ enum Task {
     /// the filter.
     TestVllm(Rest),
     /// Fuzz whatever comes from outside; see docs/fuzzing.md. `test` tries the corpora.
-    Fuzz(fuzz::Options),
+    Fuzz(Rest),
     /// Change one place of the decision or the ledger after the other, and see that a unit test fails each time. Takes an hour
     /// or more.
     Mutants(mutants::Options),
@@ -128,7 +128,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Bench { what: Benchmark::Sidecar(rest) } => lab::SIDECAR.run(workspace, &rest.arguments),
         Task::Bench { what: Benchmark::Estimate(rest) } => command::run(lab::estimate(workspace).args(&rest.arguments)),
         Task::TestVllm(rest) => lab::VLLM.run(workspace, &rest.arguments),
-        Task::Fuzz(options) => fuzz::run(workspace, &options),
+        Task::Fuzz(rest) => fuzz::run(workspace, &rest.arguments),
         Task::Mutants(options) => mutants::run(workspace, &options),
     }
 }
