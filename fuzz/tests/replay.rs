@@ -40,6 +40,11 @@ fn run(target: &Target, input: &[u8], from: &str) {
     }
 }
 
+/// How many times the usual number of mutations are tried; the environment's `FUZZ_MUTATIONS` says, for long runs.
+fn times() -> u64 {
+    std::env::var("FUZZ_MUTATIONS").map_or(1, |times| times.parse().expect("FUZZ_MUTATIONS is a whole number"))
+}
+
 fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
     let inputs = inputs(target);
@@ -51,7 +56,7 @@ fn replay(name: &str) {
     let words = words(&dictionary);
     let short: Vec<Vec<u8>> =
         inputs.into_iter().map(|(_, input)| input).filter(|input| input.len() <= LONGEST).collect();
-    for seed in 0..target.mutations {
+    for seed in 0..target.mutations * times() {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut input = short[random.usize(..short.len())].clone();
         mutate(&mut random, &mut input, &words, &short);

@@ -65,7 +65,7 @@ impl Program {
     /// When something cannot be had or does not build.
     pub fn build(&self, workspace: &Workspace) -> Result<()> {
         let modules = || if self.needs.contains(&Filter) { modules(workspace, self.needs) } else { Ok(()) };
-        // Why at once: the module's last step runs on one core for most of a minute, and cargo locks other folders for it.
+        // Why side by side: the module's last step runs on one core for most of a minute, and cargo locks other folders for it.
         thread::scope(|scope| {
             let modules = scope.spawn(modules);
             let natives = self.build_natives(workspace, self.needs);

@@ -45,9 +45,9 @@ pub fn without_names(module: &[u8]) -> Result<Vec<u8>> {
     Ok([&module[..names.start], &module[names.end..]].concat())
 }
 
-/// Where the section of names stands, with its head. After eight bytes of magic number and version a module is sections: an id
-/// of one byte, a length in LEB128, the content; that of a custom section (id 0) begins with its name, whose length stands
-/// before it.
+/// Place of the section of names, with its head. After eight bytes of magic number and version a module is sections: an id
+/// of one byte, a length in LEB128, the content; that of a custom section (id 0) begins with the length of its name and its
+/// name.
 fn names(module: &[u8]) -> Option<Range<usize>> {
     const HEAD: usize = 8;
     let mut start = HEAD;
@@ -63,7 +63,7 @@ fn names(module: &[u8]) -> Option<Range<usize>> {
     }
 }
 
-/// The number that stands there, and where it ends.
+/// Reads the number at a place; the number, and the place behind it.
 fn leb128(bytes: &[u8], start: usize) -> Option<(usize, usize)> {
     let (mut number, mut place) = (0_usize, start);
     for shift in (0..32).step_by(7) {

@@ -47,11 +47,11 @@ const STEPS: [Step; 6] = [
     },
     Step {
         name: "corpora",
-        command: "FUZZ_MUTATIONS=200 cargo test --package fuzz --test replay",
+        command: "FUZZ_MUTATIONS=100 cargo test --package fuzz --test replay",
         build: |_| Ok(()),
         run: |workspace| {
             let mut cargo = tests_of(workspace, "fuzz", &["--test", "replay"]);
-            cargo.env("FUZZ_MUTATIONS", "200");
+            cargo.env("FUZZ_MUTATIONS", "100");
             cargo
         },
     },
@@ -78,7 +78,7 @@ const STEPS: [Step; 6] = [
 /// Runs every step, also after one has failed, and writes the page.
 ///
 /// # Errors
-/// A step that is to be skipped is none, the page cannot be written, or a step failed.
+/// A step that is to be skipped does not exist, the page cannot be written, or a step failed.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if let Some(unknown) = options.skip.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         bail!("there is no step {unknown:?}; there are {}", STEPS.map(|step| step.name).join(", "));

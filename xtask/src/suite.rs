@@ -32,7 +32,7 @@ const LEFT_OUT: [&str; 5] = ["sluice", "lab-estimate", "lab-floor", "lab-sbom", 
 /// What of a package is built. Why not all targets: benchmarks are none of a test's business.
 const TARGETS: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
 
-/// Tests inside Envoy that run at once; most of them wait most of the time.
+/// Tests inside Envoy that run side by side; each waits most of its time.
 const ENVOY_TESTS_AT_ONCE: &str = "4";
 
 /// Runs every step until one fails.
@@ -64,7 +64,7 @@ pub fn spelling(workspace: &Workspace) -> Result<()> {
 }
 
 fn build(workspace: &Workspace) -> Result<()> {
-    // Why at once: the module's last step runs on one core for most of a minute, and cargo locks other folders for it.
+    // Why side by side: the module's last step runs on one core for most of a minute, and cargo locks other folders for it.
     thread::scope(|scope| {
         let modules = scope.spawn(|| artefacts::filters(workspace));
         let natives = command::run(&mut native("build", workspace));
