@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-pub use testkit::plugin::{Plugin, discovered};
+pub use bench::plugin::{Plugin, discovered};
 
 /// Name of the plugin under test.
 pub const PLUGIN: &str = "sluice";

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
+use bench::envoy::Envoy;
 use http_body_util::BodyExt;
 use serde_json::Value;
-use testkit::envoy::Envoy;
 use tokio::task::JoinSet;
 
 use crate::caller::{KeptAlive, is_last};

@@ -20,4 +20,4 @@ pub mod sidecar;
 pub mod steady;
 pub mod view;
 
-pub use testkit::metrics;
+pub use bench::metrics;

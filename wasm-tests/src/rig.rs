@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use bench::envoy::{Envoy, Options, direct_client};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use testkit::envoy::{Envoy, Options, direct_client};
 use worker_sim::{Config, Fault, Worker};
 
 use crate::artefacts;

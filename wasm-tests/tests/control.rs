@@ -133,7 +133,7 @@ async fn a_view_of_ten_mebibytes_is_refused_with_and_without_its_size() {
 #[tokio::test]
 async fn on_other_listeners_control_paths_are_ordinary_requests() {
     let rig = Rig::start(Setup::new(1, Wait::Unread)).await;
-    let client = testkit::envoy::direct_client().unwrap();
+    let client = bench::envoy::direct_client().unwrap();
     let view = json!({"version": 1, "epoch": 9, "generation": 1, "pools": {}}).to_string();
     for address in [rig.address, rig.neighbour] {
         let url = |path| format!("http://{address}{path}");

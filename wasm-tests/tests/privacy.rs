@@ -129,7 +129,7 @@ fn assert_unmarked(outputs: &[(&'static str, String)]) {
 
 /// As much as the wasm runtime and the filter will say.
 async fn say_all(rig: &Rig) {
-    let client = testkit::envoy::direct_client().unwrap();
+    let client = bench::envoy::direct_client().unwrap();
     let url = format!("{}/logging?wasm=trace", rig.envoy.admin_url());
     assert!(client.post(url).send().await.unwrap().status().is_success());
 }
@@ -347,7 +347,7 @@ async fn the_sidecar_tells_no_token() {
     for token in [TOKEN, WRONG] {
         let more = json!({"api": {"token": PULL}, "proxies": [{"url": control, "token": token}]});
         let sidecar = sidecar::start(rig.worker.address(), &more).await;
-        let client = testkit::envoy::direct_client().unwrap();
+        let client = bench::envoy::direct_client().unwrap();
         let result = if token == TOKEN { "taken" } else { "unauthorized" };
         eventually("the proxy is told", async || {
             let log =

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
+use bench::envoy::{Envoy, Options};
 use host_sidecar::Sidecar;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use testkit::envoy::{Envoy, Options};
 use wasm_tests::authority::{Authority, Identity, dns};
 use wasm_tests::bootstrap::{self, Plugin};
 use wasm_tests::rig::{Rig, Setup, TOKEN, Wait, eventually};
