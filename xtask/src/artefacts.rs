@@ -34,12 +34,12 @@ pub fn released_sidecar(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.built("native", "sluice-sidecar"))
 }
 
-/// Builds the filter as released, and the one that traps on command.
+/// Builds the filter as released, and the one that fails on command.
 ///
 /// # Errors
 /// When it does not build.
 pub fn filters(workspace: &Workspace) -> Result<()> {
-    filter(workspace, &["--features", "test-trap"], &workspace.trapping_filter())?;
+    filter(workspace, &["--features", "test-faults"], &workspace.trapping_filter())?;
     released_filter(workspace)
 }
 

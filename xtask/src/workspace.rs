@@ -72,7 +72,7 @@ impl Workspace {
 
     /// The filter that traps on command.
     pub fn trapping_filter(&self) -> PathBuf {
-        self.root.join("target/wasm/sluice-test-trap.wasm")
+        self.root.join("target/wasm/sluice-test-faults.wasm")
     }
 
     /// What a release consists of.

@@ -1,5 +1,4 @@
 //! The packages that callers use, `openai` and `anthropic`, against a proxy that refuses them: what it advises is what they do.
-#![cfg(not(target_family = "wasm"))]
 
 use std::process::Stdio;
 
@@ -14,7 +13,7 @@ const CALLS: usize = 4;
 /// Starts `sdk.py`. Dropping it ends it.
 fn start(rig: &Rig, model: &str) -> Child {
     let mut python = Command::new(artefacts::python());
-    python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sdk.py"));
+    python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/envoy/sdk.py"));
     python.args([format!("http://{}", rig.address), model.to_owned(), CALLS.to_string()]);
     python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     python.spawn().expect("start Python")
