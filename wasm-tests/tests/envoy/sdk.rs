@@ -57,7 +57,9 @@ fn followed_advice(call: &Value, reason: &str) {
 
 #[tokio::test]
 async fn clients_that_are_refused_come_back_when_they_were_told_and_all_are_served() {
-    let setup = Setup::new(2, Wait::Unread).patient().with("/pools/0/max_in_flight", json!(1));
+    // The holder holds for as long as Python takes to start, and what endings are expected to come at is advice to all.
+    let setup = Setup::new(2, Wait::Unread).patient().with("/reject", json!({"retry_after": {"max": "2s"}}));
+    let setup = setup.with("/pools/0/max_in_flight", json!(1));
     let rig = Rig::start(setup).await;
     let holder = rig.endless("holder", &[]).await;
     let child = start(&rig, MODEL);
