@@ -39,14 +39,14 @@ impl Context for Exchange {}
 
 impl HttpContext for Exchange {
     fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
-        #[cfg(feature = "test-trap")]
-        crate::trap::if_commanded();
+        #[cfg(feature = "test-faults")]
+        let _losing = crate::faults::if_commanded();
         self.with(|stream| stream.request_headers(end_of_stream))
     }
 
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
-        #[cfg(feature = "test-trap")]
-        crate::trap::at_request_body(size);
+        #[cfg(feature = "test-faults")]
+        crate::faults::at_request_body(size);
         self.with(|stream| stream.request_body(size, end_of_stream))
     }
 
@@ -60,8 +60,8 @@ impl HttpContext for Exchange {
     }
 
     fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
-        #[cfg(feature = "test-trap")]
-        crate::trap::at_answer_body(size);
+        #[cfg(feature = "test-faults")]
+        crate::faults::at_answer_body(size);
         self.with(|stream| stream.response_body(size, end_of_stream))
     }
 

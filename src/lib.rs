@@ -15,6 +15,8 @@ compile_error!("bodies are read with vector instructions: unset RUSTFLAGS, or ad
 mod arrival;
 mod control;
 mod crash;
+#[cfg(feature = "test-faults")]
+mod faults;
 mod headers;
 mod host;
 mod http;
@@ -25,8 +27,6 @@ mod root;
 mod routes;
 mod store;
 mod stream;
-#[cfg(feature = "test-trap")]
-mod trap;
 mod views;
 mod wakes;
 

@@ -72,8 +72,8 @@ impl Puller {
             Ok(false) => return,
             Err(error) => return self.failed(views::FAILED, &error.to_string(), now),
         }
-        #[cfg(feature = "test-trap")]
-        crate::trap::asker_if_commanded();
+        #[cfg(feature = "test-faults")]
+        crate::faults::asker_if_commanded();
         match self.asked.get() {
             // The proxy says when a question has had no answer in time, but not for a root that it has taken down.
             Some(asked)

@@ -19,6 +19,10 @@ impl Store for SharedData {
     }
 
     fn write(&self, key: &str, value: &[u8], expected: Version) -> Result<(), Conflict> {
+        #[cfg(feature = "test-faults")]
+        if crate::faults::loses(key) {
+            return Err(Conflict);
+        }
         let version = match expected {
             Version::Absent => CREATE,
             Version::Written(version) => version,

@@ -32,7 +32,7 @@ pub fn filter() -> PathBuf {
 /// The filter's module that fails on command.
 #[must_use]
 pub fn faulty_filter() -> PathBuf {
-    root().join("target/wasm/sluice-test-trap.wasm")
+    root().join("target/wasm/sluice-test-faults.wasm")
 }
 
 /// Another module that `cargo xtask` has compiled for a benchmark.

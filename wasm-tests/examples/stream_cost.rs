@@ -14,11 +14,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 mod measure {
     use std::net::SocketAddr;
 
-    use bench::envoy::{Envoy, Options, direct_client};
+    use testkit::envoy::direct_client;
     use serde_json::json;
     use wasm_tests::artefacts;
-    use wasm_tests::bootstrap::{Plugin, bootstrap, fixed, listener, worker_routes};
+    use wasm_tests::bootstrap::{Plugin, cluster, fixed, listener, worker_routes};
     use wasm_tests::caller::{CHAT, chat};
+    use wasm_tests::envoy::Envoy;
     use worker_sim::{Config, Worker};
 
     type Failure = Box<dyn std::error::Error>;
@@ -36,10 +37,10 @@ mod measure {
         let plugin = Plugin { name: "sluice", code: &code, configuration: &policy, header_pause: false };
         let listeners =
             [listener("none", &[], &worker_routes()), listener("filter", &[fixed(&plugin)], &worker_routes())];
-        let bootstrap = bootstrap(&listeners, &[("workers", worker.address()), ("resetter", worker.address())]);
-        let envoy =
-            Envoy::start(Options { program: &artefacts::envoy(), bootstrap: &bootstrap, concurrency: 1 }).await?;
-        let (none, filter) = (envoy.listener("none").await?, envoy.listener("filter").await?);
+        let clusters = ["workers", "resetter"].map(|name| cluster(name, &[worker.address()]));
+        let mut envoy = Envoy::alone(1).await;
+        envoy.serve(&clusters, &listeners).await;
+        let (none, filter) = (envoy.listener("none").await, envoy.listener("filter").await);
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             without.push(per_chunk(&envoy, none).await?);
@@ -47,7 +48,7 @@ mod measure {
         }
         let (without, with) = (median(&mut without), median(&mut with));
         println!("{}", json!({"none_us": without, "filter_us": with, "added_us": with - without}));
-        envoy.stop().await?;
+        envoy.stop();
         worker.stop().await;
         Ok(())
     }
@@ -60,7 +61,7 @@ mod measure {
     /// CPU time of the proxy for each chunk, in microseconds.
     async fn per_chunk(envoy: &Envoy, address: SocketAddr) -> Result<f64, Failure> {
         let client = direct_client()?;
-        let before = envoy.cpu_time()?;
+        let before = envoy.cpu_time();
         let mut streams = tokio::task::JoinSet::new();
         for _ in 0..STREAMS {
             let request = client.post(format!("http://{address}{CHAT}")).json(&chat("sim", TOKENS, true));
@@ -69,7 +70,7 @@ mod measure {
         while let Some(stream) = streams.join_next().await {
             stream??;
         }
-        let spent = envoy.cpu_time()?.saturating_sub(before);
+        let spent = envoy.cpu_time().saturating_sub(before);
         Ok(spent.as_secs_f64() * 1e6 / f64::from(STREAMS * TOKENS))
     }
 }

@@ -8,10 +8,10 @@ pub fn filter() -> PathBuf {
     existing("wasm/sluice.wasm")
 }
 
-/// The filter built with the feature `test-trap`.
+/// The filter built with the feature `test-faults`.
 #[must_use]
-pub fn trapping_filter() -> PathBuf {
-    existing("wasm/sluice-test-trap.wasm")
+pub fn faulty_filter() -> PathBuf {
+    existing("wasm/sluice-test-faults.wasm")
 }
 
 /// The Envoy program.

@@ -1,10 +1,11 @@
 //! Envoy's configuration, as Istio would write it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
-pub use bench::plugin::{Plugin, discovered};
+pub use testkit::plugin::{Plugin, discovered};
 
 /// Name of the plugin under test.
 pub const PLUGIN: &str = "sluice";
@@ -93,37 +94,37 @@ pub fn no_routes() -> Value {
     json!([{"match": {"prefix": "/"}, "direct_response": {"status": 404}}])
 }
 
-/// The whole bootstrap.
+/// A bootstrap with these listeners; more of them, and all clusters, come from files in a folder.
 #[must_use]
-pub fn bootstrap(listeners: &[Value], clusters: &[(&str, SocketAddr)]) -> Value {
+pub fn dynamic(folder: &Path, listeners: &[Value]) -> Value {
     let tags = ["pool", "lane", "model", "endpoint", "outcome", "sign", "vm"]
         .map(|tag| json!({"tag_name": tag, "regex": format!("({tag}=\\.=(.*?);\\.;)")}));
-    let clusters: Vec<Value> = clusters.iter().map(|(name, address)| cluster(name, *address)).collect();
+    let from = |file: &str| {
+        let source = json!({"path": folder.join(file), "watched_directory": {"path": folder}});
+        json!({"path_config_source": source, "resource_api_version": "V3"})
+    };
     json!({
         "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}},
-        "static_resources": {"listeners": listeners, "clusters": clusters},
+        "dynamic_resources": {"cds_config": from("clusters.json"), "lds_config": from("listeners.json")},
+        "static_resources": {"listeners": listeners},
         "stats_config": {"stats_tags": tags},
+        // Histograms are gathered whenever somebody asks, and not every five seconds.
+        "stats_flush_on_admin": true,
     })
 }
 
-/// Adds workers to a cluster of one; `steered` makes it take the worker that a request's header names.
-pub fn add_workers(bootstrap: &mut Value, name: &str, addresses: &[SocketAddr], steered: bool) {
-    let clusters = bootstrap["static_resources"]["clusters"].as_array_mut();
-    let Some(cluster) = clusters.into_iter().flatten().find(|cluster| cluster["name"] == name) else { return };
-    let endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"].as_array_mut();
-    endpoints.into_iter().for_each(|list| list.extend(addresses.iter().map(|address| endpoint(*address))));
-    if steered {
-        let policies = "type.googleapis.com/envoy.extensions.load_balancing_policies";
-        let fallback =
-            json!({"name": "round_robin", "typed_config": {"@type": format!("{policies}.round_robin.v3.RoundRobin")}});
-        let steering = json!({
-            "@type": format!("{policies}.override_host.v3.OverrideHost"),
-            "override_host_sources": [{"header": "x-gateway-destination-endpoint"}],
-            "fallback_policy": {"policies": [{"typed_extension_config": fallback}]},
-        });
-        let policy = json!({"name": "envoy.load_balancing_policies.override_host", "typed_config": steering});
-        cluster["load_balancing_policy"] = json!({"policies": [{"typed_extension_config": policy}]});
-    }
+/// Makes a cluster take the worker that a request's header names.
+pub fn steer(cluster: &mut Value) {
+    let policies = "type.googleapis.com/envoy.extensions.load_balancing_policies";
+    let fallback =
+        json!({"name": "round_robin", "typed_config": {"@type": format!("{policies}.round_robin.v3.RoundRobin")}});
+    let steering = json!({
+        "@type": format!("{policies}.override_host.v3.OverrideHost"),
+        "override_host_sources": [{"header": "x-gateway-destination-endpoint"}],
+        "fallback_policy": {"policies": [{"typed_extension_config": fallback}]},
+    });
+    let policy = json!({"name": "envoy.load_balancing_policies.override_host", "typed_config": steering});
+    cluster["load_balancing_policy"] = json!({"policies": [{"typed_extension_config": policy}]});
 }
 
 fn endpoint(address: SocketAddr) -> Value {
@@ -131,7 +132,10 @@ fn endpoint(address: SocketAddr) -> Value {
     json!({"endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}}})
 }
 
-fn cluster(name: &str, address: SocketAddr) -> Value {
+/// A cluster of these workers.
+#[must_use]
+pub fn cluster(name: &str, addresses: &[SocketAddr]) -> Value {
+    let endpoints: Vec<Value> = addresses.iter().copied().map(endpoint).collect();
     let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     let http = json!({
         "@type": format!("type.googleapis.com/{options}"),
@@ -144,6 +148,6 @@ fn cluster(name: &str, address: SocketAddr) -> Value {
         "connect_timeout": "5s",
         "circuit_breakers": {"thresholds": [limits]},
         "typed_extension_protocol_options": {options: http},
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint(address)]}]},
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
     })
 }

@@ -3,19 +3,22 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bench::envoy::{Envoy, Options, direct_client};
+use testkit::envoy::direct_client;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use worker_sim::{Config, Fault, Worker};
+use worker_sim::{Fault, Worker};
 
 use crate::artefacts;
 use crate::bootstrap::{self, PLUGIN, Plugin};
 use crate::caller::{CHAT, RawCaller, chat, request_bytes};
-use crate::metrics;
+use crate::envoy::Envoy;
 use crate::resetter::Resetter;
+use crate::setup::ENDLESS;
+pub use crate::setup::{MODEL, Setup, Wait};
 
 /// Longest wait for a condition; far beyond what any takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,116 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Bearer token of the control listener.
 pub const TOKEN: &str = "correct-horse-battery-staple";
 
-/// Name of the worker's model.
-pub const MODEL: &str = "sim";
+const PUBLIC: &str = "public";
+const NEIGHBOUR: &str = "neighbour";
+const CONTROL: &str = "control";
+const NAMESPACE: &str = "under-test";
 
-/// Tokens of an answer that no test lives to see the end of.
-const ENDLESS: u32 = 500_000;
-
-/// In which of the three places requests wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// At the headers, the body unread.
-    Unread,
-    /// At the headers, the body read.
-    AtHeaders,
-    /// Headers gone on, the body held.
-    BodyHeld,
-}
-
-/// What a rig is made of.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// Envoy's worker threads.
-    pub threads: u32,
-    /// Where requests wait.
-    pub wait: Wait,
-    /// Configuration of the filter, without what `wait` adds.
-    pub policy: Value,
-    /// The worker.
-    pub worker: Config,
-    /// Use the module that traps on command.
-    pub trapping: bool,
-    /// HTTP filters before ours.
-    pub filters_before: Vec<Value>,
-    /// Transport socket of the listener under test; plain text without one.
-    pub transport_socket: Option<Value>,
-    /// Workers beside the first one, like it and in its cluster.
-    pub more_workers: usize,
-    /// Clusters of one server each that a test has started itself.
-    pub clusters: Vec<(&'static str, SocketAddr)>,
-    /// The workers' cluster takes the worker that a request's header names.
-    pub steered: bool,
-    /// Of the listener under test.
-    pub virtual_hosts: Value,
-    /// More of the control listener's configuration.
-    pub control: Value,
-    /// How long the listener under test lets nothing move on a stream; `0s` for ever.
-    pub idle_timeout: &'static str,
-    /// What the listener under test logs of each request to the proxy's own log, one JSON object a line; nothing if null.
-    pub access_log: Value,
-}
-
-impl Setup {
-    /// One tenant's cap of 4, a pool far above it, a quick worker.
-    #[must_use]
-    pub fn new(threads: u32, wait: Wait) -> Self {
-        let policy = json!({
-            "tenant": {"sources": [{"header": "x-tenant-id"}]},
-            "tenants": {"capped": {"max_in_flight": 4}},
-            "lanes": [{"name": "interactive", "priority": 100}, {"name": "standard"}],
-            "lane_header": "x-sluice-lane",
-            "pools": [{"name": "main", "models": [format!("{MODEL}*")], "max_in_flight": 1_000}],
-        });
-        let worker = Config { model: MODEL.to_owned(), base_ms: 1.0, ..Config::default() };
-        Self {
-            threads,
-            wait,
-            policy,
-            worker,
-            trapping: false,
-            filters_before: Vec::new(),
-            transport_socket: None,
-            more_workers: 0,
-            clusters: Vec::new(),
-            steered: false,
-            virtual_hosts: bootstrap::virtual_hosts(&[]),
-            control: json!({}),
-            idle_timeout: "0s",
-            access_log: Value::Null,
-        }
-    }
-
-    /// The same with something in the policy replaced, by JSON pointer.
-    #[must_use]
-    pub fn with(mut self, pointer: &str, value: Value) -> Self {
-        let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
-        self.policy.pointer_mut(parent).expect("a place in the policy")[field] = value;
-        self
-    }
-
-    /// The same with a worker that streams for hours, and slowly enough to leave the machine to others.
-    #[must_use]
-    pub fn patient(mut self) -> Self {
-        self.worker.base_ms = 10.0;
-        self.worker.per_kv_block_us = 0.0;
-        self.worker.max_model_len = 2 * ENDLESS;
-        self.worker.num_gpu_blocks = 100 * ENDLESS / self.worker.block_size;
-        self
-    }
-
-    fn configuration(&self) -> Value {
-        let mut policy = self.policy.clone();
-        policy["namespace"] = json!("under-test");
-        if self.wait != Wait::Unread {
-            // A second pool makes the pool depend on the body.
-            let pools = policy["pools"].as_array_mut().expect("pools");
-            pools.push(json!({"name": "other", "models": ["other-model"], "max_in_flight": 1}));
-        }
-        policy["header_pause"] = json!(self.wait == Wait::AtHeaders);
-        policy
-    }
-}
+/// Number of the next rig.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 /// A running proxy with a worker behind it.
 pub struct Rig {
@@ -150,6 +50,8 @@ pub struct Rig {
     pub neighbour: SocketAddr,
     control: SocketAddr,
     setup: Setup,
+    /// No other rig of this program has it.
+    number: u64,
     code: PathBuf,
     version: u32,
     folder: TempDir,
@@ -169,80 +71,105 @@ impl Rig {
         }
         let resetter = Resetter::start().await;
         let folder = tempfile::tempdir().expect("a folder");
-        let code = if setup.trapping { artefacts::trapping_filter() } else { artefacts::filter() };
-        let ecds = folder.path().join("sluice.json");
-        let configuration = setup.configuration().to_string();
-        let header_pause = setup.wait == Wait::AtHeaders;
-        let plugin = Plugin { name: PLUGIN, code: &code, configuration: &configuration, header_pause };
-        std::fs::write(&ecds, plugin.ecds(1).to_string()).expect("write the plugin");
-
-        let neighbour = json!({
-            "namespace": "neighbour", "tenant": {"sources": [{"header": "x-tenant-id"}]},
-            "tenants": {"capped": {"max_in_flight": 1}}, "pools": [{"name": "main", "max_in_flight": 1}],
-        })
-        .to_string();
-        let neighbour = Plugin { name: "neighbour", code: &code, configuration: &neighbour, header_pause: false };
-        let token_sha256 = hex::encode(Sha256::digest(TOKEN));
-        let mut control = json!({"role": "control", "namespace": "under-test", "token_sha256": token_sha256});
-        for (field, value) in setup.control.as_object().into_iter().flatten() {
-            control[field] = value.clone();
-        }
-        let control = control.to_string();
-        let control = Plugin { name: "control", code: &code, configuration: &control, header_pause: true };
-        let mut control_listener =
-            bootstrap::listener("control", &[bootstrap::fixed(&control)], &bootstrap::no_routes());
-        control_listener["per_connection_buffer_limit_bytes"] = json!(8 << 20);
-        let mut filters = setup.filters_before.clone();
-        filters.push(bootstrap::discovered(PLUGIN, &ecds));
-        let mut public = bootstrap::listener("public", &filters, &json!([]));
-        let manager = &mut public["filter_chains"][0]["filters"][0]["typed_config"];
-        manager["route_config"]["virtual_hosts"] = setup.virtual_hosts.clone();
-        manager["stream_idle_timeout"] = json!(setup.idle_timeout);
-        if !setup.access_log.is_null() {
-            manager["access_log"] = bootstrap::access_log(&setup.access_log);
-        }
-        if let Some(socket) = &setup.transport_socket {
-            public["filter_chains"][0]["transport_socket"] = socket.clone();
-        }
-        let mut clusters =
-            vec![("workers", worker.address()), ("resetter", resetter.address()), ("cold", cold.address())];
-        clusters.extend(&setup.clusters);
-        let mut bootstrap = bootstrap::bootstrap(
-            &[
-                public,
-                bootstrap::listener("neighbour", &[bootstrap::fixed(&neighbour)], &bootstrap::worker_routes()),
-                control_listener,
-            ],
-            &clusters,
-        );
-        let addresses: Vec<SocketAddr> = others.iter().map(Worker::address).collect();
-        bootstrap::add_workers(&mut bootstrap, "workers", &addresses, setup.steered);
-        let options = Options { program: &artefacts::envoy(), bootstrap: &bootstrap, concurrency: setup.threads };
-        let envoy = Envoy::start(options).await.expect("start Envoy");
-        let listener = async |name| envoy.listener(name).await.expect("a listener");
-        let (address, neighbour) = (listener("public").await, listener("neighbour").await);
-        let control = listener("control").await;
-        let client = direct_client().expect("a client");
-        Self {
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let code = if setup.faulty { artefacts::faulty_filter() } else { artefacts::filter() };
+        let envoy = if setup.alone { Envoy::alone(setup.threads).await } else { Envoy::shared(setup.threads).await };
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut rig = Self {
             envoy,
             worker,
             others,
             cold,
-            address,
-            neighbour,
-            control,
+            address: nowhere,
+            neighbour: nowhere,
+            control: nowhere,
             setup,
+            number,
             code,
-            version: 1,
+            version: 0,
             folder,
-            client,
+            client: direct_client().expect("a client"),
             resetter,
+        };
+        rig.reconfigure(|_| {});
+        let (clusters, listeners) = (rig.clusters(), rig.listeners());
+        rig.envoy.serve(&clusters, &listeners).await;
+        let listener = async |name| rig.envoy.listener(&rig.own(name)).await;
+        (rig.address, rig.neighbour, rig.control) =
+            (listener(PUBLIC).await, listener(NEIGHBOUR).await, listener(CONTROL).await);
+        rig
+    }
+
+    /// A name that no other rig has.
+    fn own(&self, name: &str) -> String {
+        format!("{name}-{}", self.number)
+    }
+
+    fn clusters(&self) -> Vec<Value> {
+        let others = self.others.iter().map(Worker::address);
+        let workers: Vec<SocketAddr> = std::iter::once(self.worker.address()).chain(others).collect();
+        let mut workers = bootstrap::cluster("workers", &workers);
+        if self.setup.steered {
+            bootstrap::steer(&mut workers);
         }
+        let alone = [("resetter", self.resetter.address()), ("cold", self.cold.address())];
+        let alone =
+            alone.iter().chain(&self.setup.clusters).map(|(name, address)| bootstrap::cluster(name, &[*address]));
+        std::iter::once(workers).chain(alone).collect()
+    }
+
+    /// The listener under test, that of the second plugin of the same code, and that of the control role.
+    fn listeners(&self) -> [Value; 3] {
+        let neighbour = json!({
+            "namespace": self.own(NEIGHBOUR), "tenant": {"sources": [{"header": "x-tenant-id"}]},
+            "tenants": {"capped": {"max_in_flight": 1}}, "pools": [{"name": "main", "max_in_flight": 1}],
+        })
+        .to_string();
+        let neighbour = Plugin { name: NEIGHBOUR, code: &self.code, configuration: &neighbour, header_pause: false };
+        let token_sha256 = hex::encode(Sha256::digest(TOKEN));
+        let mut control = json!({"role": "control", "namespace": self.own(NAMESPACE), "token_sha256": token_sha256});
+        for (field, value) in self.setup.control.as_object().into_iter().flatten() {
+            control[field] = value.clone();
+        }
+        let control = control.to_string();
+        let control = Plugin { name: CONTROL, code: &self.code, configuration: &control, header_pause: true };
+        let mut listeners = [
+            self.public_listener(),
+            bootstrap::listener(NEIGHBOUR, &[bootstrap::fixed(&neighbour)], &bootstrap::worker_routes()),
+            bootstrap::listener(CONTROL, &[bootstrap::fixed(&control)], &bootstrap::no_routes()),
+        ];
+        listeners[2]["per_connection_buffer_limit_bytes"] = json!(8 << 20);
+        for (listener, name) in listeners.iter_mut().zip([PUBLIC, NEIGHBOUR, CONTROL]) {
+            // Its statistics keep the plain name.
+            listener["name"] = json!(self.own(name));
+        }
+        listeners
+    }
+
+    fn public_listener(&self) -> Value {
+        let mut filters = self.setup.filters_before.clone();
+        filters.push(bootstrap::discovered(PLUGIN, &self.plugin_file()));
+        let mut public = bootstrap::listener(PUBLIC, &filters, &json!([]));
+        let manager = &mut public["filter_chains"][0]["filters"][0]["typed_config"];
+        manager["route_config"]["virtual_hosts"] = self.setup.virtual_hosts.clone();
+        manager["stream_idle_timeout"] = json!(self.setup.idle_timeout);
+        if !self.setup.access_log.is_null() {
+            manager["access_log"] = bootstrap::access_log(&self.setup.access_log);
+        }
+        if let Some(socket) = &self.setup.transport_socket {
+            public["filter_chains"][0]["transport_socket"] = socket.clone();
+        }
+        public
+    }
+
+    fn plugin_file(&self) -> PathBuf {
+        self.folder.path().join("sluice.json")
     }
 
     /// Replaces the filter's policy while it runs, as a control plane would: by an atomic rename.
     pub fn reconfigure(&mut self, change: impl FnOnce(&mut Value)) {
         let mut configuration = self.setup.configuration();
+        configuration["namespace"] = json!(self.own(NAMESPACE));
         change(&mut configuration);
         self.version += 1;
         let configuration = configuration.to_string();
@@ -250,7 +177,7 @@ impl Rig {
         let plugin = Plugin { name: PLUGIN, code: &self.code, configuration: &configuration, header_pause };
         let next = self.folder.path().join("next");
         std::fs::write(&next, plugin.ecds(self.version).to_string()).expect("write the plugin");
-        std::fs::rename(&next, self.folder.path().join("sluice.json")).expect("rename the plugin");
+        std::fs::rename(&next, self.plugin_file()).expect("rename the plugin");
     }
 
     /// The same with another build of the filter.
@@ -286,9 +213,9 @@ impl Rig {
         request.send().await.expect("an answer from Envoy")
     }
 
-    /// What the filter has counted: the sum over all samples with these labels.
+    /// What the filter has counted, or shows where the metric is a gauge: the sum over all samples with these labels.
     pub async fn count(&self, metric: &str, labels: &[(&str, &str)]) -> u64 {
-        metrics::sum(&self.envoy.prometheus().await.expect("the metrics page"), metric, labels)
+        self.envoy.count(metric, labels).await
     }
 
     /// Posts a small chat request; the status, and the reason if it is a refusal of ours.
@@ -418,12 +345,11 @@ impl Rig {
 
     /// Fails if the filter has trapped: no VM was reloaded and the log tells of none.
     pub async fn nothing_trapped(&self) {
-        for plugin in [PLUGIN, "neighbour", "control"] {
+        for plugin in [PLUGIN, NEIGHBOUR, CONTROL] {
             let reloads = self.envoy.stat(&format!("wasm.{plugin}.vm_reload_success")).await.expect("a counter");
             assert_eq!(reloads, 0, "{plugin} was reloaded: {}", self.envoy.log());
         }
-        let log = self.envoy.log();
-        assert!(!log.contains("panicked") && !log.contains("Function: proxy_"), "{log}");
+        assert!(!self.envoy.has_trapped(), "{}", self.envoy.log());
     }
 }
 

@@ -27,7 +27,7 @@ pub async fn start(worker: SocketAddr, more: &Value) -> Sidecar {
 /// # Panics
 /// When the page cannot be had.
 pub async fn metric(sidecar: &Sidecar, sample: &str) -> f64 {
-    let client = bench::envoy::direct_client().expect("a client");
+    let client = testkit::envoy::direct_client().expect("a client");
     let answer = client.get(format!("http://{}/metrics", sidecar.address())).send().await.expect("the page");
     let page = answer.text().await.expect("the page");
     let found = page.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse().ok());

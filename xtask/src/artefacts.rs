@@ -51,7 +51,7 @@ pub fn filters(workspace: &Workspace) -> Result<()> {
 /// # Errors
 /// When it does not build.
 pub fn faulty_filter(workspace: &Workspace) -> Result<()> {
-    filter(workspace, &["--features", "test-trap"], &workspace.faulty_filter())
+    filter(workspace, &["--features", "test-faults"], &workspace.faulty_filter())
 }
 
 /// Builds the modules that the benchmark compares the filter with.

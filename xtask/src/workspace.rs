@@ -67,7 +67,7 @@ impl Workspace {
 
     /// The filter that fails on command.
     pub fn faulty_filter(&self) -> PathBuf {
-        self.module("sluice-test-trap")
+        self.module("sluice-test-faults")
     }
 
     /// A module by its name.

@@ -306,7 +306,7 @@ impl Stage {
         self.members.expect(1);
         let request = self.client.post(format!("http://{}/v1/chat/completions", self.proxy.address));
         // On a connection of its own, which may be any thread's; what becomes of it is not asked.
-        let request = request.header("x-sluice-test-trap", "now").header("connection", "close").body("{}");
+        let request = request.header("x-sluice-test-fault", "trap").header("connection", "close").body("{}");
         let _ = request.timeout(PATIENCE).send().await;
         self.history.incidents.push(Incident { kind: Kind::Trap, life, from, until: self.clock.elapsed() });
         Ok(())

@@ -1,5 +1,4 @@
 //! Whose a request is taken to be.
-#![cfg(not(target_family = "wasm"))]
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,5 +1,4 @@
 //! A filter that asks for its view.
-#![cfg(not(target_family = "wasm"))]
 
 use std::time::Duration;
 
@@ -76,12 +75,10 @@ async fn what_is_pulled_decides_as_what_is_pushed() {
 #[tokio::test]
 async fn another_vm_asks_when_the_one_that_did_has_died() {
     let played = Played::start().await;
-    let mut setup = asking(Setup::new(2, Wait::Unread), &played);
-    setup.trapping = true;
-    let rig = Rig::start(setup).await;
+    let rig = Rig::start(asking(Setup::new(2, Wait::Unread), &played).faulty()).await;
     more_questions(&played, 3).await;
     let body = chat(MODEL, 1, false).to_string();
-    let command = request_bytes(CHAT, &[("x-sluice-test-trap", b"asker")], body.as_bytes(), true);
+    let command = request_bytes(CHAT, &[("x-sluice-test-fault", b"asker")], body.as_bytes(), true);
     // The VM that is told may be the one that asks, and may die before it answers.
     let _ = RawCaller::send(rig.address, &command).await.status().await;
     eventually("the VM has died", async || {

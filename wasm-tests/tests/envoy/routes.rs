@@ -1,5 +1,4 @@
 //! What differs on some routes, by the configuration and by a route's own metadata.
-#![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts, worker_routes};

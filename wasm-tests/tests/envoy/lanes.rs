@@ -1,5 +1,4 @@
 //! Which lane a request gets, and what the worker is told of it.
-#![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};

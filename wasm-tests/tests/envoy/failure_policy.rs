@@ -1,5 +1,4 @@
 //! What a trap costs, and whom: docs/failure-policy.md says what is shown here.
-#![cfg(not(target_family = "wasm"))]
 
 use std::cell::Cell;
 use std::path::Path;
@@ -14,16 +13,11 @@ use worker_sim::Fault;
 const RELOADS: &str = "wasm.sluice.vm_reload_success";
 const BACKOFFS: &str = "wasm.sluice.vm_reload_backoff";
 
-fn trapping(mut setup: Setup) -> Setup {
-    setup.trapping = true;
-    setup
-}
-
 fn request(headers: &[(&str, &[u8])], stream: bool, max_tokens: u32) -> Vec<u8> {
     request_bytes(CHAT, headers, chat(MODEL, max_tokens, stream).to_string().as_bytes(), true)
 }
 
-const TO_TRAP: [(&str, &[u8]); 2] = [("x-sluice-test-trap", b"now"), ("connection", b"close")];
+const TO_TRAP: [(&str, &[u8]); 2] = [("x-sluice-test-fault", b"trap"), ("connection", b"close")];
 
 /// Sends the command to trap; the answer.
 async fn trap(rig: &Rig) -> (String, Vec<u8>) {
@@ -66,7 +60,7 @@ async fn send_to(rig: &Rig, threads: usize, thread: usize, request: &[u8]) -> Ra
 #[tokio::test]
 async fn a_trap_ends_the_streams_of_one_worker_thread_and_no_other() {
     const THREADS: usize = 4;
-    let rig = Rig::start(trapping(Setup::new(THREADS as u32, Wait::Unread).patient())).await;
+    let rig = Rig::start(Setup::new(THREADS as u32, Wait::Unread).patient().faulty()).await;
     let mut streams = Vec::new();
     // Which thread takes a connection is the kernel's choice.
     while rig.connections().await.contains(&0) {
@@ -111,7 +105,7 @@ async fn a_trap_ends_the_streams_of_one_worker_thread_and_no_other() {
 #[tokio::test]
 async fn who_traps_over_and_over_costs_one_thread_a_back_off() {
     const THREADS: usize = 2;
-    let rig = Rig::start(trapping(Setup::new(THREADS as u32, Wait::Unread))).await;
+    let rig = Rig::start(Setup::new(THREADS as u32, Wait::Unread).faulty()).await;
     let (hit, _) = connect(&rig, THREADS).await;
     eventually("the thread backs off", async || {
         send_to(&rig, THREADS, hit, &request(&TO_TRAP, false, 1)).await.last_answer().await;
@@ -144,7 +138,7 @@ async fn ended_by_the_timeout(rig: &Rig, mut callers: Vec<RawCaller>) {
 async fn requests_that_a_dead_vm_held_end_by_the_idle_timeout() {
     const IDLE: &str = "1s";
     // In line, its body still with the proxy's connection.
-    let rig = Rig::start(trapping(Setup { idle_timeout: IDLE, ..queues(1, Wait::Unread) })).await;
+    let rig = Rig::start(Setup { idle_timeout: IDLE, ..queues(1, Wait::Unread).faulty() }).await;
     let running = rig.endless("first", &[]).await;
     let mut callers = Vec::new();
     for number in 0..4 {
@@ -157,7 +151,7 @@ async fn requests_that_a_dead_vm_held_end_by_the_idle_timeout() {
 
     // Undecided: at the headers, and with the body held.
     for wait in [Wait::AtHeaders, Wait::BodyHeld] {
-        let rig = Rig::start(trapping(Setup { idle_timeout: IDLE, ..Setup::new(1, wait) })).await;
+        let rig = Rig::start(Setup { idle_timeout: IDLE, ..Setup::new(1, wait).faulty() }).await;
         let whole = request(&[], false, 1);
         let caller = RawCaller::send(rig.address, &whole[..whole.len() - 1]).await;
         rig.in_hand(1).await;
@@ -173,7 +167,7 @@ async fn requests_that_a_dead_vm_held_end_by_the_idle_timeout() {
 
 #[tokio::test]
 async fn requests_in_a_worker_whose_vm_has_died_end_with_their_workers_next_word() {
-    let rig = Rig::start(trapping(Setup::new(1, Wait::Unread).patient())).await;
+    let rig = Rig::start(Setup::new(1, Wait::Unread).patient().faulty()).await;
     let mut plain = RawCaller::send(rig.address, &request(&[], false, 30)).await;
     let mut begun = rig.endless("acme", &[]).await;
     rig.in_hand(2).await;
@@ -193,7 +187,7 @@ async fn requests_in_a_worker_whose_vm_has_died_end_with_their_workers_next_word
 /// What a hanging worker has of a dead VM stays there until the idle timeout: the worker says nothing, so nothing ends it before.
 #[tokio::test]
 async fn a_silent_worker_and_a_dead_vm_end_by_the_idle_timeout() {
-    let rig = Rig::start(trapping(Setup { idle_timeout: "1s", ..Setup::new(1, Wait::Unread) })).await;
+    let rig = Rig::start(Setup { idle_timeout: "1s", ..Setup::new(1, Wait::Unread).faulty() }).await;
     rig.worker.set_faults([Fault::Hang]);
     let caller = RawCaller::send(rig.address, &request(&[], false, 1)).await;
     eventually("the worker has it", async || (rig.worker.stats().in_server == 1).then_some(()).ok_or_else(String::new))

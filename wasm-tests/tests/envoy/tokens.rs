@@ -1,5 +1,4 @@
 //! What requests are estimated at, and usage that workers are asked for in their callers' place.
-#![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};

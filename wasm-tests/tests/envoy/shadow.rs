@@ -1,5 +1,4 @@
 //! What is in shadow is told and goes on.
-#![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};

@@ -1,5 +1,4 @@
 //! Tenants that are named by the certificate of their connection.
-#![cfg(not(target_family = "wasm"))]
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! Callers who mean harm, and what they get from the real proxy.
-#![cfg(not(target_family = "wasm"))]
 
 mod bodies;
 mod crowds;

@@ -1,5 +1,4 @@
 //! The shipped policy of a platform with many tenants, in Envoy.
-#![cfg(not(target_family = "wasm"))]
 
 use admission_core::keys::shared_slot;
 use serde_json::{Value, json};

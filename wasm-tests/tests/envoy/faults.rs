@@ -1,5 +1,4 @@
 //! What breaks, and what it costs.
-#![cfg(not(target_family = "wasm"))]
 
 use std::collections::BTreeSet;
 
@@ -29,9 +28,7 @@ async fn a_trap_voids_what_its_vm_held_and_the_proxy_serves_on() {
     for (threads, wait) in
         [(1, Wait::Unread), (2, Wait::Unread), (4, Wait::Unread), (2, Wait::AtHeaders), (2, Wait::BodyHeld)]
     {
-        let mut setup = Setup::new(threads, wait);
-        setup.trapping = true;
-        let rig = Rig::start(setup).await;
+        let rig = Rig::start(Setup::new(threads, wait).faulty()).await;
         rig.worker.set_faults([Fault::Hang]);
         let body = chat(MODEL, 1, false).to_string();
         let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), true);
@@ -49,7 +46,7 @@ async fn a_trap_voids_what_its_vm_held_and_the_proxy_serves_on() {
             .await;
         }
         let before = rig.state().await;
-        let commanded = request_bytes(CHAT, &[("x-sluice-test-trap", b"now")], body.as_bytes(), true);
+        let commanded = request_bytes(CHAT, &[("x-sluice-test-fault", b"trap")], body.as_bytes(), true);
         let status = RawCaller::send(rig.address, &commanded).await.status().await;
         assert!(matches!(status, Some(503) | None), "{status:?}");
 

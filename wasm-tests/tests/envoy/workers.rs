@@ -1,5 +1,4 @@
 //! Workers that refuse, and workers that requests are steered to.
-#![cfg(not(target_family = "wasm"))]
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,5 @@
 //! One count for all worker threads, whatever ends a request: with 1, 2 and 4 worker threads, in each of the three
 //! places where a request can wait.
-#![cfg(not(target_family = "wasm"))]
 
 use std::sync::Arc;
 use std::time::Duration;

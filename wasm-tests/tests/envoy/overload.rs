@@ -1,6 +1,5 @@
 //! The overloads that the simulation plays in virtual time, shorter, in the real proxy with two and four worker threads: the
 //! worker writes down in which order it got the requests.
-#![cfg(not(target_family = "wasm"))]
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

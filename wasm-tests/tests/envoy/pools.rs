@@ -1,5 +1,4 @@
 //! Which pool and which classes a request belongs to, and what is counted of it.
-#![cfg(not(target_family = "wasm"))]
 
 use serde_json::{Value, json};
 use wasm_tests::bootstrap::{virtual_hosts, worker_routes};

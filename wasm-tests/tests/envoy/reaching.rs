@@ -1,14 +1,13 @@
 //! How sidecars reach proxies: sockets, TLS, restarts, and each other.
-#![cfg(not(target_family = "wasm"))]
 
 use std::path::Path;
 
-use bench::envoy::{Envoy, Options};
 use host_sidecar::Sidecar;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use wasm_tests::authority::{Authority, Identity, dns};
 use wasm_tests::bootstrap::{self, Plugin};
+use wasm_tests::envoy::Envoy;
 use wasm_tests::rig::{Rig, Setup, TOKEN, Wait, eventually};
 use wasm_tests::{artefacts, sidecar};
 use worker_sim::{Config, Worker};
@@ -31,8 +30,9 @@ async fn proxy(plugin: &Path, change: impl FnOnce(&mut Value)) -> Envoy {
     let filters = [bootstrap::discovered("control", plugin)];
     let mut listener = bootstrap::listener("control", &filters, &bootstrap::no_routes());
     change(&mut listener);
-    let bootstrap = bootstrap::bootstrap(&[listener], &[]);
-    Envoy::start(Options { program: &artefacts::envoy(), bootstrap: &bootstrap, concurrency: 2 }).await.unwrap()
+    let mut envoy = Envoy::alone(2).await;
+    envoy.serve(&[], &[listener]).await;
+    envoy
 }
 
 async fn worker() -> Worker {
@@ -71,7 +71,7 @@ async fn a_proxy_behind_a_socket_may_restart_or_be_reconfigured() {
     more(&sidecar, &url, "taken", 2.0).await;
 
     let baseless = sidecar::metric(&sidecar, &pushes(&url, "baseless")).await;
-    envoy.stop().await.unwrap();
+    envoy.stop();
     more(&sidecar, &url, "failed", 1.0).await;
     let envoy = proxy(&plugin, at_socket).await;
     eventually("the new one has the view", async || {
@@ -104,7 +104,7 @@ async fn a_proxy_behind_tls_is_told_once_both_ends_know_each_other() {
     let socket = authority.transport_socket(NAME, true);
     let envoy = proxy(&plugin, |listener| listener["filter_chains"][0]["transport_socket"] = socket).await;
     let worker = worker().await;
-    let url = format!("https://{}", envoy.listener("control").await.unwrap());
+    let url = format!("https://{}", envoy.listener("control").await);
 
     let own = authority.issue(&[dns("sidecar.test")]);
     let config = secured(folder.path(), &url, &stranger, &own);

@@ -1,0 +1,135 @@
+//! What a test says of the proxy that it wants.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use worker_sim::Config;
+
+use crate::bootstrap;
+
+/// Name of the worker's model.
+pub const MODEL: &str = "sim";
+
+/// Tokens of an answer that no test lives to see the end of.
+pub(crate) const ENDLESS: u32 = 500_000;
+
+/// In which of the three places requests wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// At the headers, the body unread.
+    Unread,
+    /// At the headers, the body read.
+    AtHeaders,
+    /// Headers gone on, the body held.
+    BodyHeld,
+}
+
+/// What a rig is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Envoy's worker threads.
+    pub threads: u32,
+    /// Where requests wait.
+    pub wait: Wait,
+    /// Configuration of the filter, without what `wait` adds.
+    pub policy: Value,
+    /// The worker.
+    pub worker: Config,
+    /// Use the module that fails on command.
+    pub faulty: bool,
+    /// In a proxy that nobody has had before or will have after.
+    pub alone: bool,
+    /// HTTP filters before ours.
+    pub filters_before: Vec<Value>,
+    /// Transport socket of the listener under test; plain text without one.
+    pub transport_socket: Option<Value>,
+    /// Workers beside the first one, like it and in its cluster.
+    pub more_workers: usize,
+    /// Clusters of one server each that a test has started itself.
+    pub clusters: Vec<(&'static str, SocketAddr)>,
+    /// The workers' cluster takes the worker that a request's header names.
+    pub steered: bool,
+    /// Of the listener under test.
+    pub virtual_hosts: Value,
+    /// More of the control listener's configuration.
+    pub control: Value,
+    /// How long the listener under test lets nothing move on a stream; `0s` for ever.
+    pub idle_timeout: &'static str,
+    /// What the listener under test logs of each request to the proxy's own log, one JSON object a line; nothing if null.
+    pub access_log: Value,
+}
+
+impl Setup {
+    /// One tenant's cap of 4, a pool far above it, a quick worker.
+    #[must_use]
+    pub fn new(threads: u32, wait: Wait) -> Self {
+        let policy = json!({
+            "tenant": {"sources": [{"header": "x-tenant-id"}]},
+            "tenants": {"capped": {"max_in_flight": 4}},
+            "lanes": [{"name": "interactive", "priority": 100}, {"name": "standard"}],
+            "lane_header": "x-sluice-lane",
+            "pools": [{"name": "main", "models": [format!("{MODEL}*")], "max_in_flight": 1_000}],
+        });
+        let worker = Config { model: MODEL.to_owned(), base_ms: 1.0, ..Config::default() };
+        Self {
+            threads,
+            wait,
+            policy,
+            worker,
+            faulty: false,
+            alone: false,
+            filters_before: Vec::new(),
+            transport_socket: None,
+            more_workers: 0,
+            clusters: Vec::new(),
+            steered: false,
+            virtual_hosts: bootstrap::virtual_hosts(&[]),
+            control: json!({}),
+            idle_timeout: "0s",
+            access_log: Value::Null,
+        }
+    }
+
+    /// The same with something in the policy replaced, by JSON pointer.
+    #[must_use]
+    pub fn with(mut self, pointer: &str, value: Value) -> Self {
+        let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+        self.policy.pointer_mut(parent).expect("a place in the policy")[field] = value;
+        self
+    }
+
+    /// The same with a worker that streams for hours, and slowly enough to leave the machine to others.
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.worker.base_ms = 10.0;
+        self.worker.per_kv_block_us = 0.0;
+        self.worker.max_model_len = 2 * ENDLESS;
+        self.worker.num_gpu_blocks = 100 * ENDLESS / self.worker.block_size;
+        self
+    }
+
+    /// The same in a proxy that nobody has had before or will have after.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// The same with the module that fails on command, alone: what traps takes all along that share its VM.
+    #[must_use]
+    pub fn faulty(mut self) -> Self {
+        self.faulty = true;
+        self.alone()
+    }
+
+    pub(crate) fn configuration(&self) -> Value {
+        let mut policy = self.policy.clone();
+        if self.wait != Wait::Unread {
+            // A second pool makes the pool depend on the body.
+            let pools = policy["pools"].as_array_mut().expect("pools");
+            pools.push(json!({"name": "other", "models": ["other-model"], "max_in_flight": 1}));
+        }
+        policy["header_pause"] = json!(self.wait == Wait::AtHeaders);
+        policy
+    }
+}

@@ -1,0 +1,31 @@
+//! The built filter inside a real Envoy.
+//!
+//! All of it is one program, so that its tests share the proxies that they need: see [`wasm_tests::envoy`].
+#![cfg(not(target_family = "wasm"))]
+
+mod admission;
+mod certificate;
+mod control;
+mod failure_policy;
+mod faults;
+mod hostile;
+mod hot_change;
+mod identity;
+mod lanes;
+mod module;
+mod one_count;
+mod overload;
+mod pools;
+mod privacy;
+mod pulling;
+mod queues;
+mod reaching;
+mod reasons;
+
+mod routes;
+mod sdk;
+mod settle;
+mod shadow;
+mod tokens;
+mod whole_policy;
+mod workers;
