@@ -6,7 +6,7 @@ use reqwest::{RequestBuilder, Response};
 use serde_json::json;
 
 use super::scenario::GUEST;
-use testkit::parts::{MODEL, Parts, TOKEN};
+use testkit::parts::{Front, MODEL, Parts, TOKEN};
 
 /// Shows a request that is let in, and one that is refused because its tenant already has all it may and it will not wait.
 ///
@@ -92,7 +92,7 @@ pub async fn counted(parts: &Parts) -> Result<Vec<String>> {
 
 /// What there is to try while everything is left running.
 pub fn addresses(parts: &Parts) {
-    let Parts { with, without, control, .. } = parts;
+    let Front { with, without, control, .. }: &Front = parts;
     println!("\nEverything is left running. Ctrl-C ends it. With the filter at {with}, without it at {without}:");
     println!("    curl -i http://{with}/v1/chat/completions -H 'x-tenant-id: {GUEST}' \\");
     println!(

@@ -36,7 +36,8 @@ impl Stage {
             policy: scenario::policy,
             bootstrap: |_| Ok(()),
         };
-        let front = Front::start(programs, &shape, &[engine.address], |sidecar| {
+        let workers = [engine.address];
+        let front = Front::start(programs, &shape, &workers, |sidecar| {
             // Why: the page is written on the core that also computes, so it may be late.
             sidecar["scrape"] = json!({"interval": "100ms", "timeout": "1s", "down_after": "3s"});
         });
