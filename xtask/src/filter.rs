@@ -43,7 +43,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     println!("tools and modules");
     tools::for_demo(workspace)?;
     artefacts::released_filter(workspace)?;
-    let modules = Modules { filter: workspace.filter(), floor: floor(workspace)? };
+    let [floor, naive] = ["floor", "naive"].map(|name| compared(workspace, name));
+    let modules = Modules { filter: workspace.filter(), floor: floor?, naive: naive? };
     let figures = parts::block_on(measure(workspace, &modules, options))?;
     figures.print();
     if let Some(path) = &options.json {
@@ -53,10 +54,12 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn floor(workspace: &Workspace) -> Result<PathBuf> {
-    let arguments = ["--release", "--target", artefacts::WASM, "--package", "bench-floor"];
+/// Builds a module that the filter is compared with, `bench/NAME`.
+fn compared(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    let package = format!("bench-{name}");
+    let arguments = ["--release", "--target", artefacts::WASM, "--package", &package];
     command::run(command::cargo("build", arguments).current_dir(&workspace.root))?;
-    Ok(workspace.built(&format!("{}/release", artefacts::WASM), "bench_floor.wasm"))
+    Ok(workspace.built(&format!("{}/release", artefacts::WASM), &format!("bench_{name}.wasm")))
 }
 
 async fn measure(workspace: &Workspace, modules: &Modules, options: &Options) -> Result<Figures> {
