@@ -20,6 +20,9 @@ use crate::resetter::Resetter;
 /// Longest wait for a condition; far beyond what any takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Several ticks of the filter: what would be counted is counted by then.
+const TICKS: Duration = Duration::from_millis(500);
+
 /// Bearer token of the control listener.
 pub const TOKEN: &str = "correct-horse-battery-staple";
 
@@ -289,6 +292,18 @@ impl Rig {
     /// What the filter has counted: the sum over all samples with these labels.
     pub async fn count(&self, metric: &str, labels: &[(&str, &str)]) -> u64 {
         metrics::sum(&self.envoy.prometheus().await.expect("the metrics page"), metric, labels)
+    }
+
+    /// Makes sure that the filter counts so much: what a VM counts becomes the proxy's on its next tick.
+    pub async fn counts(&self, metric: &str, labels: &[(&str, &str)], expected: u64) {
+        if expected == 0 {
+            tokio::time::sleep(TICKS).await;
+        }
+        eventually("all is counted", async || {
+            let counted = self.count(metric, labels).await;
+            (counted == expected).then_some(()).ok_or(format!("{metric} {labels:?}: {counted}, not {expected}"))
+        })
+        .await;
     }
 
     /// Posts a small chat request; the status, and the reason if it is a refusal of ours.

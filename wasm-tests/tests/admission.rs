@@ -95,6 +95,7 @@ async fn a_refusal_explains_itself_in_the_apis_own_shape() {
         json!({"knob": "tenants.capped.max_in_flight", "measured": 5, "allowed": 4, "unit": "requests"})
     );
     assert_eq!(error["type"], "rate_limit_error");
+    rig.counts("sluice_requests_total", &[("outcome", "tenant_requests")], 1).await;
     let metrics = rig.envoy.prometheus().await.unwrap();
     let counted = r#"sluice_requests_total{pool="main",lane="standard",model="sim*",endpoint="chat_completions",outcome="tenant_requests"} 1"#;
     assert!(same_metric(&metrics, counted), "{metrics}");
