@@ -1,4 +1,5 @@
-//! What is done to the filter's module once it is compiled: it is made smaller, and loses the names of its functions.
+//! What is done to the filter's module once it is compiled: it loses an export that costs every request a call, is made smaller,
+//! and loses the names of its functions.
 
 use std::fs;
 use std::ops::Range;
@@ -13,11 +14,69 @@ use crate::{checksums, command, tools};
 /// What `wasm-opt` does: it optimises for speed and keeps names. The features are those that the compiler says it has used.
 const PASSES: [&str; 2] = ["-O3", "-g"];
 
-/// The module made smaller, with names. That takes some twenty seconds, so it is remembered by what the module was before.
+/// A callback that the bindings export and that always says yes, as a proxy takes it for where there is none. Without it a proxy
+/// makes a call less for every stream.
+const NEEDLESS: &str = "proxy_on_done";
+
+/// The module without the callback that it needs least.
+///
+/// # Errors
+/// When it is no module, or does not export it.
+fn without_needless_callback(module: &[u8]) -> Result<Vec<u8>> {
+    let mut before = 0;
+    for payload in Parser::new(0).parse_all(module) {
+        match payload.context("the module cannot be read")? {
+            Payload::Version { range, .. } => before = usize::try_from(range.end)?,
+            Payload::ExportSection(section) => {
+                let whole = usize::try_from(section.range().start)?..usize::try_from(section.range().end)?;
+                let mut exports = Vec::new();
+                for export in section.into_iter_with_offsets() {
+                    let (start, export) = export.context("an export cannot be read")?;
+                    exports.push((usize::try_from(start)?, export.name));
+                }
+                let number = exports.iter().position(|(_, name)| *name == NEEDLESS);
+                let number = number.context("the module does not export the callback")?;
+                let start_of = |number: usize| exports.get(number).map_or(whole.end, |(start, _)| *start);
+                let count = leb128(u32::try_from(exports.len() - 1)?);
+                let (first, others) = (start_of(0)..start_of(number), start_of(number + 1)..whole.end);
+                let body = [&count[..], &module[first], &module[others]].concat();
+                let head = [&[EXPORTS][..], &leb128(u32::try_from(body.len())?)].concat();
+                return Ok([&module[..before], &head, &body, &module[whole.end..]].concat());
+            }
+            payload => {
+                if let Some((_, range)) = payload.as_section() {
+                    before = usize::try_from(range.end)?;
+                }
+            }
+        }
+    }
+    bail!("the module has no exports")
+}
+
+/// Id of the section of exports.
+const EXPORTS: u8 = 7;
+
+/// A number as modules write it: seven bits in each byte, the lowest first.
+fn leb128(mut number: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let low = (number & 0x7f) as u8;
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return bytes;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
+/// The module made smaller, with names and without the callback that it needs least. That takes some twenty seconds, so it is
+/// remembered by what the module was before.
 ///
 /// # Errors
 /// When `wasm-opt` fails.
 pub fn shrunk(workspace: &Workspace, module: &[u8]) -> Result<Vec<u8>> {
+    let module = &without_needless_callback(module)?;
     let folder = workspace.root.join("target/shrunk");
     let known =
         folder.join(checksums::of(&[module, PASSES.join(" ").as_bytes(), tools::NODE_LOCK.as_bytes()].concat()));
@@ -63,4 +122,28 @@ fn names(module: &[u8]) -> Result<Range<usize>> {
         }
     }
     bail!("the module has no names")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_export_goes_and_nothing_else_changes() {
+        let export = |name: &str| [&[u8::try_from(name.len()).unwrap()][..], name.as_bytes(), &[0, 0]].concat();
+        let module = |names: &[&str]| {
+            let exports = names.iter().flat_map(|name| export(name)).collect::<Vec<u8>>();
+            let body = [&[u8::try_from(names.len()).unwrap()][..], &exports].concat();
+            let (types, code) = ([1, 4, 1, 0x60, 0, 0, 3, 2, 1, 0], [10, 4, 1, 2, 0, 0x0b]);
+            let length = leb128(u32::try_from(body.len()).unwrap());
+            [b"\0asm\x01\0\0\0", &types[..], &[EXPORTS], &length, &body, &code].concat()
+        };
+        let others = ["a".repeat(60), "b".repeat(60)];
+        let [first, last] = [others[0].as_str(), others[1].as_str()];
+        for with in [[NEEDLESS, first, last], [first, NEEDLESS, last], [first, last, NEEDLESS]] {
+            // The length takes two bytes before and one after.
+            assert_eq!(without_needless_callback(&module(&with)).unwrap(), module(&[first, last]));
+        }
+        assert!(without_needless_callback(&module(&[first])).is_err());
+    }
 }
