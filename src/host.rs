@@ -292,16 +292,9 @@ pub fn define_histogram(name: &str) -> Option<u32> {
     hostcalls::define_metric(MetricType::Histogram, name).ok()
 }
 
-/// Adds one to a counter.
-pub fn increment(counter: u32) {
-    increment_by(counter, 1);
-}
-
 /// Adds to a counter, which the host does for no less than one.
-pub fn increment_by(counter: u32, count: u32) {
-    if count > 0 {
-        report("count", hostcalls::increment_metric(counter, i64::from(count)));
-    }
+pub fn increment(counter: u32, count: u64) {
+    report("count", hostcalls::increment_metric(counter, i64::try_from(count).unwrap_or(i64::MAX)));
 }
 
 /// Sets a gauge, or records in a histogram.

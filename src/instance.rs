@@ -185,6 +185,7 @@ impl Instance {
             let progress = self.vm(|vm| vm.poll(&SharedData, now));
             self.carry_out(progress);
         }
+        self.metrics.flush();
     }
 
     /// Messages have come.

@@ -2,6 +2,9 @@
 //!
 //! A name carries its labels as `label=.=value;.;` before the metric; the proxy's `stats_tags` take them off. Label
 //! values come from the configuration alone: a model is named by the pattern it fits.
+//!
+//! What requests count is gathered in the VM and added to the proxy's counters on its tick ([`Metrics::flush`]), so a VM that
+//! traps loses what it has counted since its last one. Histograms and gauges are the proxy's at once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -111,8 +114,27 @@ type Histograms = [Option<Option<u32>>; Histogram::COUNT];
 #[derive(Default)]
 pub struct Metrics {
     ids: RefCell<BTreeMap<String, Option<u32>>>,
+    counters: RefCell<Counters>,
     /// By pool and lane: several are recorded at the end of every answer, which builds no names for it.
     of_answers: RefCell<BTreeMap<String, BTreeMap<String, Histograms>>>,
+}
+
+/// Counters by name, and what they have gathered.
+#[derive(Default)]
+struct Counters {
+    by_name: BTreeMap<String, Counter>,
+    /// The name that is looked up, in room that is used again for the next one.
+    name: String,
+    /// One of them has gathered something.
+    changed: bool,
+}
+
+/// A counter of the proxy.
+struct Counter {
+    /// `None` where the host would not define it.
+    id: Option<u32>,
+    /// What is to be added to it.
+    gathered: u64,
 }
 
 /// What a decision is counted under.
@@ -201,9 +223,7 @@ impl Metrics {
     /// Counts tokens by which a lease has grown.
     pub fn count_overdraft(&self, labels: &Labels, grown: Tokens) {
         if grown > Tokens(0) {
-            let name = labelled(&[("pool", labels.pool()), ("lane", labels.lane())], OVERDRAFT);
-            let grown = u32::try_from(grown.0).unwrap_or(u32::MAX);
-            self.with(name, host::define_counter, |id| host::increment_by(id, grown));
+            self.gather(&[("pool", labels.pool()), ("lane", labels.lane())], OVERDRAFT, grown.0);
         }
     }
 
@@ -212,14 +232,29 @@ impl Metrics {
         self.count_labelled(labels, reason.label(), FALLBACKS);
     }
 
-    /// Counts a view by what became of it.
+    /// Counts a view by what became of it. At once: the control listener's plugin has no ticks.
     pub fn count_view(&self, outcome: &str) {
-        self.with(format!("outcome=.={outcome};.;{VIEWS}"), host::define_counter, host::increment);
+        self.gather(&[("outcome", outcome)], VIEWS, 1);
+        self.flush();
     }
 
     /// Counts a request on a route whose metadata could not be read.
     pub fn count_bad_route(&self) {
-        self.with(BAD_ROUTES.to_owned(), host::define_counter, host::increment);
+        self.gather(&[], BAD_ROUTES, 1);
+    }
+
+    /// Adds what has been gathered to the proxy's counters.
+    pub fn flush(&self) {
+        let mut counters = self.counters.borrow_mut();
+        if !std::mem::take(&mut counters.changed) {
+            return;
+        }
+        for Counter { id, gathered } in counters.by_name.values_mut() {
+            let gathered = std::mem::take(gathered);
+            if let Some(id) = id.filter(|_| gathered > 0) {
+                host::increment(id, gathered);
+            }
+        }
     }
 
     fn count_labelled(&self, labels: &Labels, outcome: &str, metric: &str) {
@@ -230,7 +265,21 @@ impl Metrics {
             ("endpoint", labels.endpoint.label()),
             ("outcome", outcome),
         ];
-        self.with(labelled(&by, metric), host::define_counter, host::increment);
+        self.gather(&by, metric, 1);
+    }
+
+    fn gather(&self, labels: &[(&str, &str)], metric: &str, more: u64) {
+        let counters = &mut *self.counters.borrow_mut();
+        counters.changed = true;
+        write_labelled(&mut counters.name, labels, metric);
+        let counter = match counters.by_name.get_mut(&counters.name) {
+            Some(counter) => counter,
+            None => {
+                let id = host::define_counter(&counters.name);
+                counters.by_name.entry(counters.name.clone()).or_insert(Counter { id, gathered: 0 })
+            }
+        };
+        counter.gathered = counter.gathered.saturating_add(more);
     }
 
     /// Sets the gauges of every pool from the records, which is the truth whatever VM died.
@@ -285,8 +334,14 @@ impl Metrics {
 fn labelled(labels: &[(&str, &str)], metric: &str) -> String {
     const ROOM: usize = 160;
     let mut name = String::with_capacity(ROOM);
+    write_labelled(&mut name, labels, metric);
+    name
+}
+
+/// The same, in place of what a string has held.
+fn write_labelled(name: &mut String, labels: &[(&str, &str)], metric: &str) {
+    name.clear();
     for part in labels.iter().flat_map(|(label, value)| [label, "=.=", value, ";.;"]).chain([metric]) {
         name.push_str(part);
     }
-    name
 }

@@ -73,6 +73,13 @@ impl Root {
     }
 }
 
+/// The proxy drops a root when its last stream has ended, which may be after the last tick.
+impl Drop for Filter {
+    fn drop(&mut self) {
+        self.instance.metrics.flush();
+    }
+}
+
 impl Context for Root {
     fn on_http_call_response(&mut self, call: u32, _: usize, size: usize, _: usize) {
         if let Role::Filter(Filter { policy, instance, puller: Some(puller), .. }) = &self.role

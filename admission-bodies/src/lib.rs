@@ -1,7 +1,7 @@
 //! What passes between callers and workers, read as it passes: requests, answers, and the quantities found in them.
 //!
-//! All that is done for each byte is here, and nothing else, so this is compiled for speed and the rest of the filter for
-//! size. Pure like the core: no I/O, clock, randomness or globals, and nothing here panics.
+//! All that is done for each byte is here, and nothing else. Pure like the core: no I/O, clock, randomness or globals, and nothing
+//! here panics.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)]
 #![cfg_attr(
     test,

@@ -40,5 +40,4 @@ pub mod terms;
 pub mod view;
 pub mod vm;
 
-// A crate of its own, so that it can be compiled for speed and the rest for size.
 pub use admission_bodies::{request, units, usage};

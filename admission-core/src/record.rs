@@ -36,8 +36,6 @@ impl Sections {
 }
 
 /// Takes fixed-width little-endian numbers off a section.
-///
-/// The module is compiled for size, where each number would be a call; a record has so many that they are worth inlining.
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -14,8 +14,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 mod measure {
     use std::net::SocketAddr;
 
-    use testkit::envoy::direct_client;
     use serde_json::json;
+    use testkit::envoy::direct_client;
     use wasm_tests::artefacts;
     use wasm_tests::bootstrap::{Plugin, cluster, fixed, listener, worker_routes};
     use wasm_tests::caller::{CHAT, chat};

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use testkit::envoy::direct_client;
 use serde_json::{Value, json};
+use testkit::envoy::direct_client;
 
 use crate::bootstrap::{self, Plugin};
 use crate::process::Process;

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use testkit::envoy::direct_client;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use testkit::envoy::direct_client;
 use worker_sim::{Fault, Worker};
 
 use crate::artefacts;
@@ -22,6 +22,9 @@ pub use crate::setup::{MODEL, Setup, Wait};
 
 /// Longest wait for a condition; far beyond what any takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Several ticks of the filter: what would be counted is counted by then.
+const TICKS: Duration = Duration::from_millis(500);
 
 /// Bearer token of the control listener.
 pub const TOKEN: &str = "correct-horse-battery-staple";
@@ -216,6 +219,18 @@ impl Rig {
     /// What the filter has counted, or shows where the metric is a gauge: the sum over all samples with these labels.
     pub async fn count(&self, metric: &str, labels: &[(&str, &str)]) -> u64 {
         self.envoy.count(metric, labels).await
+    }
+
+    /// Makes sure that the filter counts so much: what a VM counts becomes the proxy's on its next tick.
+    pub async fn counts(&self, metric: &str, labels: &[(&str, &str)], expected: u64) {
+        if expected == 0 {
+            tokio::time::sleep(TICKS).await;
+        }
+        eventually("all is counted", async || {
+            let counted = self.count(metric, labels).await;
+            (counted == expected).then_some(()).ok_or(format!("{metric} {labels:?}: {counted}, not {expected}"))
+        })
+        .await;
     }
 
     /// Posts a small chat request; the status, and the reason if it is a refusal of ours.

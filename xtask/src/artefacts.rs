@@ -12,7 +12,7 @@ use crate::{checksums, command, module, paths, tools};
 pub const WASM: &str = "wasm32-wasip1";
 
 /// Modules that the benchmark compares the filter with; cargo writes their packages with hyphens.
-const OTHER_FILTERS: [&str; 1] = ["lab_floor"];
+const OTHER_FILTERS: [&str; 2] = ["lab_floor", "lab_naive"];
 
 /// Writes what a release consists of: the filter, the sidecar, what each is made of, and the sums of all.
 ///

@@ -1,4 +1,5 @@
-//! What is done to the filter's module once it is compiled: it is made smaller, and loses the names of its functions.
+//! What is done to the filter's module once it is compiled: it loses an export that costs every request a call, is made smaller,
+//! and loses the names of its functions.
 
 use std::fs;
 use std::ops::Range;
@@ -12,21 +13,36 @@ use crate::{checksums, command, tools};
 /// What `wasm-opt` does: it optimises for speed and keeps names. The features are those that the compiler says it has used.
 const PASSES: [&str; 2] = ["-O3", "-g"];
 
-/// The module made smaller, with names. That takes some twenty seconds, so it is remembered by what the module was before.
+/// A callback that the bindings export and that always says yes, which a proxy assumes where there is no such export. Without it a
+/// proxy makes a call less for every stream.
+const NEEDLESS: &str = "proxy_on_done";
+
+/// Bytes of a module before its first section: the magic number and the version.
+const HEAD: usize = 8;
+
+/// Id of sections that the format does not define.
+const CUSTOM: u8 = 0;
+
+/// Id of the section of exports.
+const EXPORTS: u8 = 7;
+
+/// The module made smaller, with names and without the callback that it does not need. That takes some twenty seconds, so the
+/// result is kept under the checksum of what the module was before.
 ///
 /// # Errors
-/// When `wasm-opt` fails.
+/// When the module does not export that callback, or `wasm-opt` fails.
 pub fn shrunk(workspace: &Workspace, module: &[u8]) -> Result<Vec<u8>> {
+    let module = without_export(module, NEEDLESS).with_context(|| format!("the module does not export {NEEDLESS}"))?;
     let folder = workspace.root.join("target/shrunk");
     let known =
-        folder.join(checksums::of(&[module, PASSES.join(" ").as_bytes(), tools::NODE_LOCK.as_bytes()].concat()));
+        folder.join(checksums::of(&[&module, PASSES.join(" ").as_bytes(), tools::NODE_LOCK.as_bytes()].concat()));
     if let Ok(shrunk) = fs::read(&known) {
         return Ok(shrunk);
     }
     fs::create_dir_all(&folder).context("cannot make target/shrunk")?;
     let (before, after) = (known.with_extension("compiled"), known.with_extension("new"));
     fs::write(&before, module).context("cannot write the compiled module")?;
-    // Not the link that npm makes, which needs a `node` where `env` looks for one.
+    // Why not the link that npm makes: it needs a `node` where `env` looks for one.
     let program = workspace.node_packages().join("node_modules/binaryen/bin/wasm-opt");
     let mut node = Command::new("node");
     command::run(node.arg(program).args(PASSES).arg(&before).arg("-o").arg(&after))?;
@@ -41,29 +57,58 @@ pub fn shrunk(workspace: &Workspace, module: &[u8]) -> Result<Vec<u8>> {
 /// # Errors
 /// When it is no module, or has no names.
 pub fn without_names(module: &[u8]) -> Result<Vec<u8>> {
-    let names = names(module).context("the module cannot be read, or has no names")?;
+    let named = |section: &Section| section.id == CUSTOM && name_at(module, section.content.start) == Some(b"name");
+    let names = sections(module).find(named).context("the module cannot be read, or has no names")?.whole;
     Ok([&module[..names.start], &module[names.end..]].concat())
 }
 
-/// Place of the section of names, with its head. After eight bytes of magic number and version a module is sections: an id
-/// of one byte, a length in LEB128, the content; that of a custom section (id 0) begins with the length of its name and its
-/// name.
-fn names(module: &[u8]) -> Option<Range<usize>> {
-    const HEAD: usize = 8;
-    let mut start = HEAD;
-    loop {
-        let id = *module.get(start)?;
-        let (length, content) = leb128(module, start + 1)?;
-        let end = content.checked_add(length)?;
-        let (name_length, name) = leb128(module, content)?;
-        if id == 0 && module.get(name..name.checked_add(name_length)?)? == b"name" {
-            return (end <= module.len()).then_some(start..end);
+/// The module without one of its exports; none if it has no such export.
+fn without_export(module: &[u8], name: &str) -> Option<Vec<u8>> {
+    let Section { whole, content, .. } = sections(module).find(|section| section.id == EXPORTS)?;
+    let (count, first) = leb128(module, content.start)?;
+    let mut start = first;
+    for _ in 0..count {
+        let (length, text) = leb128(module, start)?;
+        // Behind the name are a byte that says of what kind the export is, and a number.
+        let (_, end) = leb128(module, text.checked_add(length)?.checked_add(1)?)?;
+        if name_at(module, start)? == name.as_bytes() {
+            let others = [module.get(first..start)?, module.get(end..content.end)?].concat();
+            let body = [to_leb128(count - 1), others].concat();
+            let section = [vec![EXPORTS], to_leb128(body.len()), body].concat();
+            return Some([module.get(..whole.start)?, &section, module.get(whole.end..)?].concat());
         }
         start = end;
     }
+    None
 }
 
-/// Reads the number at a place; the number, and the place behind it.
+/// A part of a module: a byte that says which, the length of the content, the content.
+struct Section {
+    id: u8,
+    whole: Range<usize>,
+    content: Range<usize>,
+}
+
+/// The sections of a module, up to the first that is not whole.
+fn sections(module: &[u8]) -> impl Iterator<Item = Section> {
+    let mut start = HEAD;
+    std::iter::from_fn(move || {
+        let id = *module.get(start)?;
+        let (length, content) = leb128(module, start + 1)?;
+        let end = content.checked_add(length).filter(|end| *end <= module.len())?;
+        let section = Section { id, whole: start..end, content: content..end };
+        start = end;
+        Some(section)
+    })
+}
+
+/// A name in a module: its length, its bytes.
+fn name_at(module: &[u8], start: usize) -> Option<&[u8]> {
+    let (length, text) = leb128(module, start)?;
+    module.get(text..text.checked_add(length)?)
+}
+
+/// Reads a number as modules write it, seven bits in each byte and the lowest first; the number, and the place behind it.
 fn leb128(bytes: &[u8], start: usize) -> Option<(usize, usize)> {
     let (mut number, mut place) = (0_usize, start);
     for shift in (0..32).step_by(7) {
@@ -77,34 +122,62 @@ fn leb128(bytes: &[u8], start: usize) -> Option<(usize, usize)> {
     None
 }
 
+fn to_leb128(mut number: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let low = (number & 0x7f) as u8;
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return bytes;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A module of one section of 200 bytes, one of names, and one more.
-    fn module() -> (Vec<u8>, Range<usize>) {
-        let head = b"\0asm\x01\0\0\0".to_vec();
-        let first = [&[1, 0xc8, 0x01][..], &[7; 200]].concat();
-        let named = b"\0\x08\x04nameabc".to_vec();
-        let start = head.len() + first.len();
-        let place = start..start + named.len();
-        ([head, first, named, b"\0\x03\x02xyz".to_vec()].concat(), place)
+    /// A section of this id; its length takes two bytes where the content has 128 or more.
+    fn section(id: u8, content: &[u8]) -> Vec<u8> {
+        [vec![id], to_leb128(content.len()), content.to_vec()].concat()
+    }
+
+    fn module(sections: &[Vec<u8>]) -> Vec<u8> {
+        [b"\0asm\x01\0\0\0".to_vec(), sections.concat()].concat()
     }
 
     #[test]
     fn only_the_names_are_taken_out() {
-        let (module, place) = module();
-        assert_eq!(names(&module), Some(place.clone()));
-        let without = without_names(&module).unwrap();
-        assert_eq!(without, [&module[..place.start], &module[place.end..]].concat());
-        assert!(without_names(&without).is_err(), "there are none any more");
+        let (code, others) = (section(10, &[7; 200]), section(CUSTOM, b"\x02xyz"));
+        let with = module(&[code.clone(), section(CUSTOM, b"\x04nameabc"), others.clone()]);
+        let without = module(&[code, others]);
+        assert_eq!(without_names(&with).unwrap(), without);
+        assert!(without_names(&without).is_err(), "there are no names any more");
+    }
+
+    #[test]
+    fn one_export_goes_and_nothing_else_changes() {
+        let export = |name: &str| [to_leb128(name.len()), name.as_bytes().to_vec(), vec![0, 0]].concat();
+        let of = |names: &[&str]| {
+            let exports = names.iter().flat_map(|name| export(name)).collect();
+            let exports = section(EXPORTS, &[to_leb128(names.len()), exports].concat());
+            module(&[section(1, &[1, 0x60, 0, 0]), exports, section(10, &[1, 2, 0, 0x0b])])
+        };
+        let (first, last) = ("a".repeat(60), "b".repeat(60));
+        for with in [[NEEDLESS, &first, &last], [&first, NEEDLESS, &last], [&first, &last, NEEDLESS]] {
+            assert_eq!(without_export(&of(&with), NEEDLESS), Some(of(&[&first, &last])));
+        }
+        assert_eq!(without_export(&of(&[&first]), NEEDLESS), None);
     }
 
     #[test]
     fn what_is_no_module_is_an_error() {
-        let (module, place) = module();
-        for bytes in [&b""[..], b"\0asm", &module[..place.end - 1], &[0xff; 64]] {
+        let whole = module(&[section(10, &[7; 200]), section(CUSTOM, b"\x04nameabc")]);
+        for bytes in [&b""[..], b"\0asm", &whole[..whole.len() - 1], &[0xff; 64]] {
             assert!(without_names(bytes).is_err(), "{bytes:?}");
+            assert_eq!(without_export(bytes, NEEDLESS), None, "{bytes:?}");
         }
     }
 }

@@ -63,7 +63,7 @@ impl Floor {
         if let Does::Calls(_) = self.does {
             calls::admit();
         }
-        self.set_http_request_header("x-bench-floor", Some("1"));
+        self.set_http_request_header("x-bench-mark", Some("1"));
         Action::Continue
     }
 }

@@ -101,7 +101,7 @@ async fn a_refusal_explains_itself_in_the_apis_own_shape() {
         ("outcome", "tenant_requests"),
         ("pool", "main"),
     ];
-    assert_eq!(rig.count("sluice_requests_total", &labels).await, 1);
+    rig.counts("sluice_requests_total", &labels, 1).await;
     let page = rig.envoy.prometheus().await.unwrap();
     assert!(page.lines().any(|line| has_labels(line, "sluice_requests_total", &labels)), "{page}");
 }

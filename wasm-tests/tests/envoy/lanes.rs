@@ -46,7 +46,7 @@ async fn every_giver_of_a_lane_is_asked_in_its_order() {
         let answer = rig.post_to(&format!("{prefix}{CHAT}"), tenant, headers, body).await;
         assert_eq!(answer.status(), 200);
         assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some(lane));
-        assert_eq!(rig.count("sluice_requests_total", &[("lane", lane)]).await, 1, "{lane}");
+        rig.counts("sluice_requests_total", &[("lane", lane)], 1).await;
     }
     for header in ["x-lane", "x-gateway-inference-objective"] {
         assert_eq!(rig.ask("other", &[(header, "no-such")]).await.0, 200);
@@ -86,7 +86,7 @@ async fn a_lane_by_model_is_told_where_headers_wait_and_counted_everywhere() {
         assert_eq!((other.status().as_u16(), reason_of(&other).as_str()), (404, ""), "the worker's own");
         assert_eq!(rig.seen("x-sluice-lane").as_deref(), told("standard"), "{wait:?}");
         for lane in ["interactive", "standard"] {
-            assert_eq!(rig.count("sluice_requests_total", &[("lane", lane)]).await, 1, "{wait:?} {lane}");
+            rig.counts("sluice_requests_total", &[("lane", lane)], 1).await;
         }
         assert_eq!(rig.ask("acme", &[("x-sluice-lane", "batch")]).await.0, 200);
         assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some("batch"), "{wait:?}: asked for, so no model is needed");
@@ -115,7 +115,7 @@ async fn nobody_gets_above_the_highest_lane_of_its_tier() {
     assert_eq!(rig.ask("free", &[("x-sluice-lane", "batch")]).await.0, 200);
     assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some("batch"), "below it is the caller's choice");
     for (lane, count) in [("interactive", 3), ("standard", 3), ("batch", 4)] {
-        assert_eq!(rig.count("sluice_requests_total", &[("lane", lane)]).await, count, "{lane}");
+        rig.counts("sluice_requests_total", &[("lane", lane)], count).await;
     }
 }
 
@@ -159,8 +159,8 @@ async fn a_lane_is_shed_at_its_ceiling() {
         .await;
     }
     let labels = |lane| [("pool", "main"), ("lane", lane), ("outcome", "saturated")];
-    assert_eq!(rig.count("sluice_requests_total", &labels("bulk")).await, 3);
-    assert_eq!(rig.count("sluice_requests_total", &labels("standard")).await, 0);
+    rig.counts("sluice_requests_total", &labels("bulk"), 3).await;
+    rig.counts("sluice_requests_total", &labels("standard"), 0).await;
 }
 
 /// Sends a body as it is, sized or chunked, in pieces of this size, for a lane.
@@ -221,7 +221,7 @@ async fn a_body_with_trailers_is_decided_and_tagged() {
             let priority = if wait == Wait::AtHeaders { "{\"priority\":10," } else { "{" };
             assert_eq!(rig.worker.stats().last_body, body.replacen('{', priority, 1), "{wait:?}");
         }
-        assert_eq!(rig.count("sluice_requests_total", &[("lane", "batch"), ("outcome", "admitted")]).await, 3);
+        rig.counts("sluice_requests_total", &[("lane", "batch"), ("outcome", "admitted")], 3).await;
         rig.nothing_is_held().await;
         rig.nothing_trapped().await;
     }

@@ -75,7 +75,7 @@ async fn a_full_class_of_long_prompts_refuses_the_long_ones_alone() {
             json!({"knob": "pools[main].classes[long].max_in_flight", "measured": 2, "allowed": 1, "unit": "requests"});
         assert_eq!(limit, expected, "{wait:?}");
         assert_eq!(outcome(&rig, &chat(MODEL, 1, false)).await, admitted(), "{wait:?}: a short one");
-        assert_eq!(rig.count("sluice_requests_total", &[("outcome", "class_requests")]).await, 1);
+        rig.counts("sluice_requests_total", &[("outcome", "class_requests")], 1).await;
         drop(holder);
         rig.nothing_is_held().await;
         for _ in 0..2 {
@@ -186,7 +186,7 @@ async fn what_is_too_large_goes_to_the_pool_that_takes_it() {
         let (warm, cold) = (rig.worker.stats(), rig.cold.stats());
         assert_eq!((warm.requests, cold.requests), (1, 1));
         assert_eq!((cold.last_headers["x-sluice-pool"].as_str(), cold.last_body), ("cold", long().to_string()));
-        assert_eq!(rig.count("sluice_requests_total", &[("pool", "cold"), ("model", "other")]).await, 1);
+        rig.counts("sluice_requests_total", &[("pool", "cold"), ("model", "other")], 1).await;
 
         rig.cold.set_faults([Fault::Hang]);
         let request = request_bytes(CHAT, &headers, long().to_string().as_bytes(), sized);
@@ -225,7 +225,7 @@ async fn what_finds_all_busy_goes_to_another_pool() {
         push(2, view::busy(rig.worker.address())).await;
         assert_eq!(outcome(&rig, &chat(MODEL, 1, false)).await, admitted(), "{wait:?}");
         assert_eq!((rig.worker.stats().requests, rig.cold.stats().requests), (1, 1), "{wait:?}");
-        assert_eq!(rig.count("sluice_requests_total", &[("pool", "cold"), ("outcome", "admitted")]).await, 1);
+        rig.counts("sluice_requests_total", &[("pool", "cold"), ("outcome", "admitted")], 1).await;
         rig.nothing_is_held().await;
     }
 }
@@ -238,8 +238,8 @@ async fn in_shadow_no_request_is_moved_to_another_pool() {
     assert_eq!(outcome(&rig, &long()).await, admitted());
     assert_eq!((rig.worker.stats().requests, rig.cold.stats().requests), (1, 0));
     assert_eq!(rig.seen("x-sluice-pool").as_deref(), Some("main"));
-    assert_eq!(rig.count("sluice_fallbacks_total", &[("pool", "main"), ("outcome", "oversize")]).await, 1);
-    assert_eq!(rig.count("sluice_requests_total", &[("pool", "cold"), ("outcome", "admitted")]).await, 1);
+    rig.counts("sluice_fallbacks_total", &[("pool", "main"), ("outcome", "oversize")], 1).await;
+    rig.counts("sluice_requests_total", &[("pool", "cold"), ("outcome", "admitted")], 1).await;
     rig.nothing_is_held().await;
 }
 
@@ -295,7 +295,7 @@ async fn endpoints_and_models_are_counted_by_names_that_callers_cannot_invent() 
             [("pool", pool), ("lane", "standard"), ("model", label), ("endpoint", endpoint), ("outcome", "admitted")];
         let before = rig.count("sluice_requests_total", &labels).await;
         rig.post_to(path, "acme", &[], named(model).to_string()).await;
-        assert_eq!(rig.count("sluice_requests_total", &labels).await, before + 1, "{path} {model}");
+        rig.counts("sluice_requests_total", &labels, before + 1).await;
     }
     let mut outcomes = Vec::new();
     for _ in 0..2 {
@@ -303,7 +303,7 @@ async fn endpoints_and_models_are_counted_by_names_that_callers_cannot_invent() 
     }
     assert_eq!(outcomes, [admitted(), refused(429, "tenant_request_rate")]);
     let unread = [("pool", "main"), ("model", "unread"), ("outcome", "tenant_request_rate")];
-    assert_eq!(rig.count("sluice_requests_total", &unread).await, 1);
+    rig.counts("sluice_requests_total", &unread, 1).await;
     let page = rig.envoy.prometheus().await.unwrap();
     assert!(!page.contains("invented"), "{page}");
     rig.nothing_is_held().await;

@@ -80,7 +80,7 @@ async fn a_client_that_leaves_frees_its_place_at_once() {
     drop(running);
     assert_eq!(stays.status().await, Some(200));
     assert_eq!(order(&rig), ["1"]);
-    assert_eq!(rig.count("sluice_requests_total", &[("lane", "interactive"), ("outcome", "left")]).await, 1);
+    rig.counts("sluice_requests_total", &[("lane", "interactive"), ("outcome", "left")], 1).await;
     rig.nothing_is_held().await;
 }
 
@@ -169,7 +169,7 @@ async fn a_preemptible_request_gives_way_before_its_answer_begins() {
         left.map(|_| ()).ok_or("it is still inside".to_owned())
     })
     .await;
-    assert_eq!(rig.count("sluice_evicted_total", &[("lane", "batch")]).await, 1);
+    rig.counts("sluice_evicted_total", &[("lane", "batch")], 1).await;
     rig.nothing_is_held().await;
 }
 

@@ -75,10 +75,15 @@ pub struct Life {
 }
 
 impl History {
-    /// Whether what VMs counted of a request may have gone with them before anybody looked.
+    /// Whether what VMs counted of a request may have gone with them before anybody looked, or before they handed it over: what a
+    /// VM counts becomes the proxy's on its tick.
     pub fn blurs(&self, life: usize, sent: Duration, ended: Duration) -> bool {
         let last_looks = SILENCE + AFTERMATH;
-        self.swaps.iter().any(|(in_life, at)| *in_life == life && *at <= ended && sent <= *at + last_looks)
+        let swapped =
+            self.swaps.iter().any(|(in_life, at)| *in_life == life && *at <= ended && sent <= *at + last_looks);
+        let traps = self.incidents.iter().filter(|one| one.kind == Kind::Trap && one.life == life);
+        let mut last_ticks = traps.map(|one| (one.from.saturating_sub(SLACK), one.until));
+        swapped || last_ticks.any(|(from, until)| from <= ended && sent <= until)
     }
 }
 

@@ -376,6 +376,8 @@ impl Stage {
             let (number, life) = ended.context("a task broke down")??;
             self.history.lives[number] = life;
         }
+        // What was counted last becomes the proxy's with the next tick.
+        sleep(SLACK).await;
         let life = self.proxy.life;
         self.history.lives[life].counted = self.proxy.count().await?.clone();
         self.history.lives[life].log_end = self.proxy.envoy.log_end();
@@ -424,6 +426,7 @@ async fn retire(mut proxy: Proxy, traps: u64) -> Result<(usize, Life)> {
         ensure!(Instant::now() < deadline, "a proxy that gets no more requests still has some");
         sleep(LOOK).await;
     }
+    sleep(SLACK).await;
     let (counted, log_end) = (proxy.count().await?.clone(), proxy.envoy.log_end());
     let life = proxy.life;
     proxy.envoy.stop().await?;

@@ -44,7 +44,8 @@ fn main() -> ExitCode {
 
 /// Measures, prints tables and writes the figures.
 fn run(options: &Options) -> Result<()> {
-    let modules = Modules { filter: checkout::filter(), floor: checkout::module("lab_floor") };
+    let [floor, naive] = ["lab_floor", "lab_naive"].map(checkout::module);
+    let modules = Modules { filter: checkout::filter(), floor, naive };
     let figures = lab::block_on(measure(&modules, options))?;
     figures.print();
     lab::write_figures(options.json.as_deref(), &figures)

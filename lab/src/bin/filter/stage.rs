@@ -15,14 +15,17 @@ use testkit::upstream::{self, BYTES_HEADER, CHUNKS_HEADER, Upstream};
 
 use super::variants::{Modules, PROBE, TENANT_HEADER, Variant, tenant};
 
-/// Header that the floor's module sets.
-const FLOOR_MARK: &str = "x-bench-floor";
+/// Header that the modules of `lab/floor` and `lab/naive` set.
+const MARK: &str = "x-bench-mark";
 
 /// Connections that ask for whole answers.
 const CALLERS: usize = 8;
 
 /// Connections that ask for streams. Chunks come by the clock, so many streams at once make what they cost visible.
 const STREAM_CALLERS: usize = 48;
+
+/// Several ticks of the filter.
+const SETTLED: Duration = Duration::from_millis(500);
 
 /// One proxy, and those who ask it.
 pub struct Side {
@@ -80,7 +83,7 @@ impl Stage {
     /// # Errors
     /// When one does not.
     pub async fn start(modules: &Modules, small: &Body) -> Result<Self> {
-        let upstream = Upstream::start(FLOOR_MARK).await?;
+        let upstream = Upstream::start(MARK).await?;
         let mut sides = Vec::new();
         for variant in Variant::ALL {
             let bootstrap = variant.bootstrap(modules, upstream.address());
@@ -120,14 +123,16 @@ impl Stage {
     /// # Errors
     /// Which has not.
     pub async fn check(&self) -> Result<()> {
-        let of_floors = |side: &&Side| side.variant.is_floor();
-        let through_floors: u64 = self.sides.iter().filter(of_floors).map(|side| side.answered).sum();
+        // What the filter has counted last becomes the proxy's with its next tick.
+        tokio::time::sleep(SETTLED).await;
+        let marks = |side: &&Side| side.variant.marks_requests();
+        let sent_with_mark: u64 = self.sides.iter().filter(marks).map(|side| side.answered).sum();
         for side in &self.sides {
             let seen = match side.variant {
                 Variant::None => side.answered,
-                // The worker cannot tell one floor from another.
-                floor if floor.is_floor() && self.upstream.marked() == through_floors => side.answered,
-                Variant::Floor | Variant::FloorReading | Variant::FloorCalls => self.upstream.marked(),
+                // The worker cannot tell one of these modules from another.
+                marked if marked.marks_requests() && self.upstream.marked() == sent_with_mark => side.answered,
+                Variant::Floor | Variant::FloorReading | Variant::FloorCalls | Variant::Naive => self.upstream.marked(),
                 // The probe was read twice.
                 Variant::Native => {
                     side.envoy.stat("ai_protocol_manager.request_info.published").await?.saturating_sub(2)

@@ -35,6 +35,8 @@ pub enum Variant {
     FloorReading,
     /// That, and it makes the calls that the whole filter makes.
     FloorCalls,
+    /// Parses the body into a tree and counts requests in flight.
+    Naive,
     /// Envoy's own reader of bodies and its rate limiter.
     Native,
     /// The whole filter, which decides at the headers and reads the body as it goes by.
@@ -47,11 +49,12 @@ pub enum Variant {
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::None,
         Self::Floor,
         Self::FloorReading,
         Self::FloorCalls,
+        Self::Naive,
         Self::Native,
         Self::Sluice,
         Self::SluiceHeld,
@@ -59,12 +62,20 @@ impl Variant {
     ];
 
     /// Those that every body is sent through.
-    pub const COMPARED: [Self; 7] =
-        [Self::None, Self::Floor, Self::FloorReading, Self::FloorCalls, Self::Native, Self::Sluice, Self::SluiceHeld];
+    pub const COMPARED: [Self; 8] = [
+        Self::None,
+        Self::Floor,
+        Self::FloorReading,
+        Self::FloorCalls,
+        Self::Naive,
+        Self::Native,
+        Self::Sluice,
+        Self::SluiceHeld,
+    ];
 
-    /// Its module is the floor's.
-    pub fn is_floor(self) -> bool {
-        matches!(self, Self::Floor | Self::FloorReading | Self::FloorCalls)
+    /// Its module marks every request that it lets go on, for the worker to count.
+    pub fn marks_requests(self) -> bool {
+        matches!(self, Self::Floor | Self::FloorReading | Self::FloorCalls | Self::Naive)
     }
 
     /// As tables and figures name it.
@@ -74,6 +85,7 @@ impl Variant {
             Self::Floor => "floor",
             Self::FloorReading => "floor_reading",
             Self::FloorCalls => "floor_calls",
+            Self::Naive => "naive",
             Self::Native => "native",
             Self::Sluice => "sluice",
             Self::SluiceHeld => "sluice_held",
@@ -87,6 +99,7 @@ impl Variant {
             Self::Floor => vec![wasm("floor", &modules.floor, true, "")],
             Self::FloorReading => vec![wasm("floor", &modules.floor, true, "read")],
             Self::FloorCalls => vec![wasm("floor", &modules.floor, true, "calls")],
+            Self::Naive => vec![wasm("naive", &modules.naive, true, "")],
             Self::Native => vec![protocol_manager(), local_ratelimit()],
             Self::Sluice | Self::SluiceManyTenants | Self::SluiceHeld => {
                 let held = self == Self::SluiceHeld;
@@ -149,6 +162,7 @@ impl Variant {
 #[derive(Clone, Debug)]
 pub struct Modules {
     pub floor: PathBuf,
+    pub naive: PathBuf,
     pub filter: PathBuf,
 }
 
