@@ -14,9 +14,9 @@ const HEADER: &str = "x-sluice-test-fault";
 const COMMAND: &str = "sluice-test-faults/asker";
 
 thread_local! {
-    /// What the next body of a request or an answer is to do to this VM.
+    /// Panic that the next body of a request or an answer causes in this VM.
     static NEXT_BODY: Cell<Option<Panic>> = const { Cell::new(None) };
-    /// Whose writes are lost at present.
+    /// Keys whose writes are lost at present.
     static LOST: Cell<Lost> = const { Cell::new(Lost::Nothing) };
 }
 
@@ -30,7 +30,7 @@ enum Panic {
     Fixed,
 }
 
-/// Which compare-and-swaps fail, as if another VM had always been faster.
+/// The compare-and-swaps that fail, as if another VM had always been faster.
 #[derive(Clone, Copy)]
 enum Lost {
     Nothing,
@@ -47,7 +47,7 @@ impl Drop for Losing {
     }
 }
 
-/// Does what the header [`HEADER`] says: `trap` does so at once, `asker` in the VM that asks for views, when it next looks whether a
+/// Does what the header [`HEADER`] says: `trap` does so immediately, `asker` in the VM that asks for views, when it next looks whether a
 /// question is due, and the name of a [`Panic`] panics so at the next body. With `contention` every compare-and-swap of the callback
 /// fails, with `pool-contention` those of pools.
 pub fn if_commanded() -> Losing {
@@ -78,7 +78,7 @@ pub fn if_commanded() -> Losing {
     Losing
 }
 
-/// Whether a compare-and-swap of this key is to fail.
+/// True when a compare-and-swap of this key is to fail.
 pub fn loses(key: &str) -> bool {
     match LOST.get() {
         Lost::Nothing => false,

@@ -4,7 +4,7 @@
 //! values come from the configuration alone: a model is named by the pattern it fits.
 //!
 //! What requests count is gathered in the VM and added to the proxy's counters on its tick ([`Metrics::flush`]), so a VM that
-//! traps loses what it has counted since its last one. Histograms and gauges are the proxy's at once.
+//! traps loses what it has counted since its last one. Histograms and gauges are written immediately.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -125,7 +125,7 @@ struct Counters {
     by_name: BTreeMap<String, Counter>,
     /// The name that is looked up, in room that is used again for the next one.
     name: String,
-    /// One of them has gathered something.
+    /// At least one counter has gathered something.
     changed: bool,
 }
 
@@ -133,7 +133,7 @@ struct Counters {
 struct Counter {
     /// `None` where the host would not define it.
     id: Option<u32>,
-    /// What is to be added to it.
+    /// Amount to be added to the proxy's counter.
     gathered: u64,
 }
 
@@ -232,7 +232,7 @@ impl Metrics {
         self.count_labelled(labels, reason.label(), FALLBACKS);
     }
 
-    /// Counts a view by what became of it. At once: the control listener's plugin has no ticks.
+    /// Counts a view by what became of it, immediately: the control listener's plugin has no ticks.
     pub fn count_view(&self, outcome: &str) {
         self.gather(&[("outcome", outcome)], VIEWS, 1);
         self.flush();

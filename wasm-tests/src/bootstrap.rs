@@ -10,7 +10,7 @@ pub use testkit::plugin::{Plugin, discovered};
 /// Name of the plugin under test.
 pub const PLUGIN: &str = "sluice";
 
-/// A filter that stands in the listener.
+/// A filter that is part of the listener.
 #[must_use]
 pub fn fixed(plugin: &Plugin<'_>) -> Value {
     json!({"name": plugin.name, "typed_config": plugin.typed_config()})
@@ -94,7 +94,7 @@ pub fn no_routes() -> Value {
     json!([{"match": {"prefix": "/"}, "direct_response": {"status": 404}}])
 }
 
-/// A bootstrap with these listeners; more of them, and all clusters, come from files in a folder.
+/// A bootstrap with these listeners; more listeners, and all clusters, come from files in a folder.
 #[must_use]
 pub fn dynamic(folder: &Path, listeners: &[Value]) -> Value {
     let tags = ["pool", "lane", "model", "endpoint", "outcome", "sign", "vm"]
@@ -108,7 +108,7 @@ pub fn dynamic(folder: &Path, listeners: &[Value]) -> Value {
         "dynamic_resources": {"cds_config": from("clusters.json"), "lds_config": from("listeners.json")},
         "static_resources": {"listeners": listeners},
         "stats_config": {"stats_tags": tags},
-        // Histograms are gathered whenever somebody asks, and not every five seconds.
+        // Histograms are gathered whenever a test asks, and not every five seconds.
         "stats_flush_on_admin": true,
     })
 }

@@ -1,7 +1,7 @@
 //! Real Envoys, which tests share one after the other.
 //!
-//! To start one costs seconds, nearly all of them for compiling the module; to give one that runs other listeners costs a few
-//! hundredths, since all plugins of one code share a VM on each thread. So a test takes an Envoy that nobody uses, has it to itself,
+//! To start one costs seconds, nearly all for compiling the module; to give one that runs other listeners costs a few
+//! hundredths, since all plugins of one code share a VM on each thread. So a test takes an idle Envoy, has it to itself,
 //! and gives it back. What tells leases apart are the namespaces of their plugins and the names of their listeners; counters are
 //! counted from the beginning of a lease. An Envoy that a failed test has had, or in which the filter has trapped, is not given back.
 
@@ -19,10 +19,10 @@ use crate::process::Process;
 use crate::rig::eventually;
 use crate::{artefacts, metrics};
 
-/// Envoys that nobody uses.
+/// Idle Envoys.
 static IDLE: Mutex<Vec<Process>> = Mutex::new(Vec::new());
 
-/// A running Envoy that nobody else uses.
+/// A running Envoy with a single user.
 #[derive(Debug)]
 pub struct Envoy {
     /// Gone once it has been stopped or given back.
@@ -35,7 +35,7 @@ pub struct Envoy {
     before: Before,
 }
 
-/// What an Envoy had counted and said before a lease.
+/// Counters and log of an Envoy before a lease.
 #[derive(Debug, Default)]
 struct Before {
     counters: BTreeMap<String, u64>,
@@ -49,7 +49,7 @@ impl Envoy {
     /// An Envoy that others have had or will have, with so many worker threads.
     ///
     /// # Panics
-    /// When there is none that can be used.
+    /// When no Envoy can be used.
     pub async fn shared(threads: u32) -> Self {
         let idle = {
             let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,7 @@ impl Envoy {
     pub async fn serve(&mut self, clusters: &[Value], listeners: &[Value]) {
         let (clusters_before, listeners_before) = (self.updates("cds").await, self.updates("lds").await);
         let process = self.process.as_mut().expect("it has not been stopped");
-        // Why first: a thread is told of changes in their order, so whoever finds the listener finds its clusters.
+        // Why first: a thread receives changes in their order, so a request that finds the listener finds its clusters.
         process.write_clusters(clusters);
         self.updated("cds", clusters_before).await;
         let process = self.process.as_mut().expect("it has not been stopped");
@@ -187,7 +187,7 @@ impl Envoy {
         self.listeners().await.get(name).copied().flatten().unwrap_or_else(|| panic!("no listener {name}"))
     }
 
-    /// What the admin interface answers to a GET.
+    /// Answer of the admin interface to a GET.
     ///
     /// # Errors
     /// When it does not answer with success.
@@ -233,7 +233,7 @@ impl Envoy {
         self.admin("/stats/prometheus?filter=wasmcustom").await.expect("the metrics page")
     }
 
-    /// What the filter has counted since the lease began, or shows where the metric is a gauge: the sum over all samples with these
+    /// The metric's count since the lease began, or its value where it is a gauge: the sum over all samples with these
     /// labels.
     ///
     /// # Panics
@@ -271,7 +271,7 @@ impl Envoy {
         self.process.as_ref().map(|process| log_since(&process.log(), self.before.log)).unwrap_or_default()
     }
 
-    /// Whether the log tells of a trap.
+    /// True when the log shows a trap.
     #[must_use]
     pub fn has_trapped(&self) -> bool {
         let log = self.log();
@@ -295,14 +295,14 @@ impl Drop for Envoy {
     }
 }
 
-/// What a file holds behind its first bytes.
+/// Content of a file behind its first bytes.
 fn log_since(file: &Path, start: u64) -> String {
     let bytes = std::fs::read(file).unwrap_or_default();
     let start = usize::try_from(start).unwrap_or(usize::MAX).min(bytes.len());
     String::from_utf8_lossy(&bytes[start..]).into_owned()
 }
 
-/// A listener that nobody uses. While there is a plugin of a code, Envoy keeps its VMs.
+/// A listener without a user. While there is a plugin of a code, Envoy keeps its VMs.
 fn keeper() -> Value {
     let configuration = json!({"role": "control", "namespace": "keeper", "token_sha256": "0".repeat(64)}).to_string();
     let code = artefacts::filter();

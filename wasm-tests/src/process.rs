@@ -53,13 +53,13 @@ impl Process {
         parent.args(["--disable-hot-restart", "--log-level", "warning", "--component-log-level", "wasm:info"]);
         // So that who waits for a line of an access log waits no ten seconds for it.
         parent.args(["--file-flush-interval-msec", "100"]);
-        // A listener that is removed goes at once, with its connections.
+        // A listener that is removed goes immediately, with its connections.
         parent.args(["--drain-time-s", "0"]);
         parent.args(["--service-cluster", "sluice", "--service-node", "sluice"]);
         parent.args(["--concurrency", &threads.to_string()]);
         parent.arg("--config-path").arg(folder.join("bootstrap.json"));
         parent.arg("--admin-address-path").arg(folder.join("admin"));
-        // Why: a pipe to our own output that outlived us would keep whoever reads that waiting.
+        // Why: a pipe to our own output that outlived us would keep its reader waiting.
         parent.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let parent = parent.spawn().expect("start a shell");
         let mut process = Self { parent, id: 0, threads, admin: String::new(), folder, version: 0 };
@@ -97,7 +97,7 @@ impl Process {
         self.threads
     }
 
-    /// Where the admin interface is.
+    /// Address of the admin interface.
     pub(crate) fn admin(&self) -> &str {
         &self.admin
     }
@@ -107,7 +107,7 @@ impl Process {
         self.folder.join("log")
     }
 
-    /// Whether the process is still there.
+    /// True while the process runs.
     pub(crate) fn is_running(&self) -> bool {
         is_running(self.id)
     }
@@ -147,9 +147,9 @@ impl Drop for Process {
     }
 }
 
-/// Whether there is a process of this number that has not ended.
+/// True while a process of this number has not ended.
 fn is_running(id: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    // The name of the program stands second, in brackets, and may hold anything.
+    // The name of the program is the second field, in brackets, and may hold anything.
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
 }

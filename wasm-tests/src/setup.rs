@@ -1,4 +1,4 @@
-//! What a test says of the proxy that it wants.
+//! The proxy that a test asks for.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ pub const MODEL: &str = "sim";
 /// Tokens of an answer that no test lives to see the end of.
 pub(crate) const ENDLESS: u32 = 500_000;
 
-/// In which of the three places requests wait.
+/// The three places where requests can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// At the headers, the body unread.
@@ -24,12 +24,12 @@ pub enum Wait {
     BodyHeld,
 }
 
-/// What a rig is made of.
+/// Parts and configuration of a rig.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Envoy's worker threads.
     pub threads: u32,
-    /// Where requests wait.
+    /// Place where requests wait.
     pub wait: Wait,
     /// Configuration of the filter, without what `wait` adds.
     pub policy: Value,
@@ -37,7 +37,7 @@ pub struct Setup {
     pub worker: Config,
     /// Use the module that fails on command.
     pub faulty: bool,
-    /// In a proxy that nobody has had before or will have after.
+    /// The rig gets a new proxy, which no other test uses later.
     pub alone: bool,
     /// HTTP filters before ours.
     pub filters_before: Vec<Value>,
@@ -49,13 +49,14 @@ pub struct Setup {
     pub clusters: Vec<(&'static str, SocketAddr)>,
     /// The workers' cluster takes the worker that a request's header names.
     pub steered: bool,
-    /// Of the listener under test.
+    /// Virtual hosts of the listener under test.
     pub virtual_hosts: Value,
     /// More of the control listener's configuration.
     pub control: Value,
-    /// How long the listener under test lets nothing move on a stream; `0s` for ever.
+    /// Idle timeout of streams on the listener under test; `0s` is none.
     pub idle_timeout: &'static str,
-    /// What the listener under test logs of each request to the proxy's own log, one JSON object a line; nothing if null.
+    /// Format of the access log that the listener under test writes to the proxy's own log, one JSON object a line; no log if
+    /// null.
     pub access_log: Value,
 }
 
@@ -108,7 +109,7 @@ impl Setup {
         self
     }
 
-    /// The same in a proxy that nobody has had before or will have after.
+    /// The same setup with a new proxy, which no other test uses later.
     #[must_use]
     pub fn alone(mut self) -> Self {
         self.alone = true;

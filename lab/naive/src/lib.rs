@@ -97,7 +97,7 @@ fn change(by: i64) -> bool {
         if by > 0 && changed > MOST {
             return false;
         }
-        // Why: a proxy ignores the version of a key that is absent, and takes 0 for "whatever stands".
+        // Why: a proxy ignores the version of a key that is absent, and takes 0 for "overwrite any".
         let version = version.unwrap_or(u32::MAX);
         if hostcalls::set_shared_data(IN_FLIGHT, Some(&changed.to_le_bytes()), Some(version)).is_ok() {
             return true;

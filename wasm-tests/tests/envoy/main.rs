@@ -21,7 +21,6 @@ mod pulling;
 mod queues;
 mod reaching;
 mod reasons;
-
 mod routes;
 mod sdk;
 mod settle;
