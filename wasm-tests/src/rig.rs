@@ -157,12 +157,24 @@ impl Rig {
         manager["route_config"]["virtual_hosts"] = self.setup.virtual_hosts.clone();
         manager["stream_idle_timeout"] = json!(self.setup.idle_timeout);
         if !self.setup.access_log.is_null() {
-            manager["access_log"] = bootstrap::access_log(&self.setup.access_log);
+            let mut format = self.setup.access_log.clone();
+            format["rig"] = json!(self.own(NAMESPACE));
+            manager["access_log"] = bootstrap::access_log(&format);
         }
         if let Some(socket) = &self.setup.transport_socket {
             public["filter_chains"][0]["transport_socket"] = socket.clone();
         }
         public
+    }
+
+    /// What the access log says of this rig's requests so far, one object for each.
+    #[must_use]
+    pub fn logged(&self) -> Vec<Value> {
+        let rig = self.own(NAMESPACE);
+        let log = self.envoy.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        // Why: Envoy writes lines up to a tenth of a second late, so those of the lease before may come after its end.
+        lines.filter(|line| line["rig"] == rig).collect()
     }
 
     fn plugin_file(&self) -> PathBuf {

@@ -125,7 +125,7 @@ fn passed(line: &str) -> Option<u64> {
 /// When something cannot be had or built, or a test fails.
 pub fn envoy_tests_alone(workspace: &Workspace, words: &[String]) -> Result<()> {
     tools::install(workspace)?;
-    artefacts::filters(workspace)?;
+    build(workspace)?;
     envoy_tests(workspace, words)
 }
 

@@ -45,7 +45,7 @@ async fn a_request_that_cannot_be_counted_is_refused_and_holds_nothing() {
         assert_eq!((&error["code"], &error["limit"]), (&json!("contention"), &Value::Null), "{error}");
         rig.nothing_is_held().await;
         assert_eq!(rig.worker.stats().received, before, "the worker was not asked");
-        assert_eq!(rig.count("sluice_requests_total", &[("outcome", "contention")]).await, number);
+        rig.counts("sluice_requests_total", &[("outcome", "contention")], number).await;
     }
     // The cap of four is whole.
     let holders = rig.hold("capped", 4).await;

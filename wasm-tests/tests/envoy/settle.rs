@@ -102,8 +102,7 @@ async fn remaining(rig: &Rig, tenant: &str) -> u64 {
 /// What the access log says of a tenant's first request, but for those that ask for its budget.
 async fn logged(rig: &Rig, tenant: &str) -> Value {
     let line = || {
-        let log = rig.envoy.log();
-        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut lines = rig.logged().into_iter();
         // Why: a thread that pauses between giving back and logging is overtaken by the request that asks for the budget.
         lines.find(|line| line["tenant"] == tenant && line["probe"] != "true")
     };

@@ -78,7 +78,9 @@ async fn what_is_measured_is_what_the_worker_took_and_said() {
     // The first output may come late, the last one never early.
     let least = (first_ms + (OUTPUT - 1) * token_ms).saturating_sub(ttft + 2);
     assert!((least * 9 / 10..=(all - ttft) * 11 / 10 + 1).contains(&decode), "{least} at least: {found}");
-    assert!(least < token_ms || near((OUTPUT - 1) * 1_000 / decode).contains(&speed), "{found}");
+    // Both figures are those of buckets, so their errors add up.
+    let speeds = (OUTPUT - 1) * 800 / decode..=(OUTPUT - 1) * 1_200 / decode + 1;
+    assert!(least < token_ms || speeds.contains(&speed), "{found}");
     rig.nothing_trapped().await;
 }
 
