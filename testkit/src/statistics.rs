@@ -8,6 +8,9 @@ use serde::Serialize;
 /// Significant digits that a histogram keeps of a duration.
 const DIGITS: u8 = 4;
 
+/// Longest duration that is told from longer ones.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
 /// Durations of one kind, each to four significant digits of its nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Times(Histogram<u64>);
@@ -22,7 +25,9 @@ impl Default for Times {
 impl Times {
     /// Adds a duration.
     pub fn record(&mut self, time: Duration) {
-        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let nanos = u64::try_from(time.min(LONGEST).as_nanos()).unwrap_or(u64::MAX);
+        // Why: a histogram that resizes itself takes whatever is no longer than the longest; one that saturates would not grow.
+        self.0.record(nanos).unwrap_or_else(|error| unreachable!("{time:?}: {error}"));
     }
 
     /// Adds all durations of another one.

@@ -10,6 +10,7 @@ use crate::{artefacts, command, tools, vllm};
 
 /// A program of the lab.
 pub struct Program {
+    package: &'static str,
     name: &'static str,
     needs: &'static [Need],
 }
@@ -33,18 +34,23 @@ enum Need {
 
 use Need::{FaultyFilter, Filter, OtherFilters, Programs, ReleasedSidecar, Vllm};
 
-pub const DEMO: Program = Program { name: "lab-demo", needs: &[Filter, Programs] };
-pub const CHAOS: Program = Program { name: "lab-chaos", needs: &[Filter, FaultyFilter, Programs] };
-pub const SOAK: Program = Program { name: "lab-soak", needs: &[Filter, Programs] };
-pub const OVERLOAD: Program = Program { name: "lab-overload", needs: &[Filter, Programs] };
-pub const FILTER: Program = Program { name: "lab-filter", needs: &[Filter, OtherFilters] };
-pub const SIDECAR: Program = Program { name: "lab-sidecar", needs: &[Filter, ReleasedSidecar] };
-pub const VLLM: Program = Program { name: "lab-vllm", needs: &[Filter, ReleasedSidecar, Vllm] };
-pub const VALIDATE: Program = Program { name: "lab-validate", needs: &[Filter] };
-pub const SIMULATE: Program = Program { name: "lab-simulate", needs: &[] };
-pub const REFERENCE: Program = Program { name: "lab-reference", needs: &[] };
+pub const DEMO: Program = Program::of("lab-demo", &[Filter, Programs]);
+pub const CHAOS: Program = Program::of("lab-chaos", &[Filter, FaultyFilter, Programs]);
+pub const SOAK: Program = Program::of("lab-soak", &[Filter, Programs]);
+pub const OVERLOAD: Program = Program::of("lab-overload", &[Filter, Programs]);
+pub const FILTER: Program = Program::of("lab-filter", &[Filter, OtherFilters]);
+pub const SIDECAR: Program = Program::of("lab-sidecar", &[Filter, ReleasedSidecar]);
+pub const VLLM: Program = Program::of("lab-vllm", &[Filter, ReleasedSidecar, Vllm]);
+pub const VALIDATE: Program = Program::of("lab-validate", &[Filter]);
+// Why a package of its own: with the simulation in it the core takes half as long again to compile.
+pub const SIMULATE: Program = Program { package: "lab-simulate", name: "lab-simulate", needs: &[] };
+pub const REFERENCE: Program = Program::of("lab-reference", &[]);
 
 impl Program {
+    const fn of(name: &'static str, needs: &'static [Need]) -> Self {
+        Self { package: "lab", name, needs }
+    }
+
     /// Installs and builds what the program needs, and runs it.
     ///
     /// # Errors
@@ -64,13 +70,19 @@ impl Program {
     /// # Errors
     /// When something cannot be had or does not build.
     pub fn build(&self, workspace: &Workspace) -> Result<()> {
-        let modules = || if self.needs.contains(&Filter) { modules(workspace, self.needs) } else { Ok(()) };
-        // Why side by side: the module's last step runs on one core for most of a minute, and cargo locks other folders for it.
+        if !self.needs.contains(&Filter) {
+            return self.build_natives(workspace, self.needs);
+        }
+        // Why side by side: one of these waits for the network, one runs on one core for most of a minute, and cargo locks
+        // another folder for each.
         thread::scope(|scope| {
-            let modules = scope.spawn(modules);
+            let others =
+                [scope.spawn(|| modules(workspace, self.needs)), scope.spawn(|| tools::for_running(workspace))];
             let natives = self.build_natives(workspace, self.needs);
-            let modules = modules.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            modules.and(natives)
+            let join = |other: thread::ScopedJoinHandle<'_, Result<()>>| {
+                other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            others.into_iter().map(join).fold(natives, Result::and)
         })
     }
 
@@ -90,7 +102,7 @@ impl Program {
     }
 
     fn build_natives(&self, workspace: &Workspace, needs: &[Need]) -> Result<()> {
-        let mut cargo = command::cargo("build", ["--package", "lab", "--bin", self.name]);
+        let mut cargo = command::cargo("build", ["--package", self.package, "--bin", self.name]);
         if needs.contains(&Programs) {
             // Why without features: no Kubernetes is watched here, and what the sidecar needs for that takes as long to
             // compile as all the rest of it.
@@ -106,7 +118,7 @@ impl Program {
 }
 
 fn modules(workspace: &Workspace, needs: &[Need]) -> Result<()> {
-    tools::install(workspace)?;
+    tools::for_build(workspace)?;
     artefacts::released_filter(workspace)?;
     if needs.contains(&FaultyFilter) {
         artefacts::faulty_filter(workspace)?;

@@ -37,6 +37,15 @@ const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];
 /// What is missing and what to do about it.
 pub fn install(workspace: &Workspace) -> Result<()> {
     for_build(workspace)?;
+    for_running(workspace)
+}
+
+/// Installs only what runs, Envoy among it.
+///
+/// # Errors
+/// What is missing and what to do about it.
+pub fn for_running(workspace: &Workspace) -> Result<()> {
+    fs::create_dir_all(workspace.tools()).context("cannot make target/tools")?;
     python_packages(workspace)?;
     link_envoy(workspace)
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -12,7 +13,6 @@ use admission_core::sim::{Broken, page, run as play};
 use anyhow::{Context, Result, bail};
 
 use clap::Parser;
-use testkit::checkout;
 
 /// Plays the core's scenarios in virtual time, checks its invariants after every step, and prints what comes out.
 #[derive(Parser)]
@@ -33,7 +33,13 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    lab::exit(run(&Options::parse()))
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Plays, and prints what comes out.
@@ -50,7 +56,8 @@ fn all(seed: u64, renew: bool) -> Result<()> {
     for scenario in scenarios::all() {
         let page = one(&scenario.name, seed)?;
         if renew {
-            let path = checkout::root().join(format!("admission-core/src/sim/tables/{}.txt", scenario.name));
+            let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../admission-core/src/sim/tables");
+            let path = tables.join(format!("{}.txt", scenario.name));
             fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
             println!("wrote {}", path.display());
         } else {
