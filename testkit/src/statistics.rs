@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Significant digits that a histogram keeps of a duration.
 const DIGITS: u8 = 4;
 
-/// Longest duration that is told from longer ones.
+/// Longest duration that a histogram distinguishes from longer ones.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Durations of one kind, each to four significant digits of its nanoseconds.
@@ -125,7 +125,7 @@ mod tests {
         let mut one = Times::default();
         assert_eq!((one.quantile(0.5), one.count()), (None, 0));
         one.record(Duration::from_micros(1_500));
-        assert_eq!((one.micros(0.99), one.count()), (Some(1_500.0), 1));
+        assert!((one.micros(0.99).unwrap() - 1_500.0).abs() < 0.2 && one.count() == 1, "{one:?}");
         one.add(&all);
         assert_eq!(one.count(), 101);
     }

@@ -167,7 +167,7 @@ impl Rig {
         public
     }
 
-    /// What the access log says of this rig's requests so far, one object for each.
+    /// The access log's objects of this rig's requests so far, one for each.
     #[must_use]
     pub fn logged(&self) -> Vec<Value> {
         let rig = self.own(NAMESPACE);

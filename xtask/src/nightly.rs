@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{command, lab};
+use crate::{command, lab, suite, tools};
 
 /// Page that the figures are written to, from the root.
 const PAGE: &str = "docs/nightly.md";
@@ -32,12 +32,22 @@ struct Step {
     run: fn(&Workspace) -> Command,
 }
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     Step {
         name: "simulation",
-        command: "cargo xtask sim --scenario chaos --seed 480 --seeds 2000",
+        command: "cargo xtask sim --scenario chaos --seed 480 --seeds 1000",
         build: |workspace| lab::SIMULATE.build(workspace),
-        run: |workspace| with(lab::SIMULATE.command(workspace), "--scenario chaos --seed 480 --seeds 2000"),
+        run: |workspace| with(lab::SIMULATE.command(workspace), "--scenario chaos --seed 480 --seeds 1000"),
+    },
+    Step {
+        name: "a long scenario",
+        command: "cargo test --package admission-core --features sim ten_minutes",
+        build: |_| Ok(()),
+        run: |workspace| {
+            let mut nextest = suite::nextest(workspace);
+            nextest.args(["--filterset", &format!("test(={})", suite::LONG)]);
+            nextest
+        },
     },
     Step {
         name: "estimates",
@@ -47,11 +57,11 @@ const STEPS: [Step; 6] = [
     },
     Step {
         name: "corpora",
-        command: "FUZZ_MUTATIONS=100 cargo test --package fuzz --test replay",
+        command: "FUZZ_MUTATIONS=20 cargo test --package fuzz --test replay",
         build: |_| Ok(()),
         run: |workspace| {
             let mut cargo = tests_of(workspace, "fuzz", &["--test", "replay"]);
-            cargo.env("FUZZ_MUTATIONS", "100");
+            cargo.env("FUZZ_MUTATIONS", "20");
             cargo
         },
     },
@@ -83,6 +93,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if let Some(unknown) = options.skip.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         bail!("there is no step {unknown:?}; there are {}", STEPS.map(|step| step.name).join(", "));
     }
+    tools::install(workspace)?;
     let mut page = head(workspace)?;
     let mut failed = Vec::new();
     for step in &STEPS {

@@ -32,6 +32,9 @@ const LEFT_OUT: [&str; 6] = ["sluice", "lab-estimate", "lab-floor", "lab-naive",
 /// What of a package is built. Why not all targets: benchmarks are none of a test's business.
 const TARGETS: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
 
+/// A test of the simulation that takes a minute by itself; the long forms run it.
+pub const LONG: &str = "sim::tests::ten_minutes_at_three_times_the_load";
+
 /// Tests inside Envoy that run side by side; each waits most of its time.
 const ENVOY_TESTS_AT_ONCE: &str = "4";
 
@@ -87,10 +90,17 @@ fn native(subcommand: &str, workspace: &Workspace) -> Command {
 /// # Errors
 /// When one fails.
 pub fn native_tests(workspace: &Workspace) -> Result<()> {
+    let quick = format!("not package(wasm-tests) and not test(={LONG})");
+    command::run(nextest(workspace).args(["--filterset", &quick]))
+}
+
+/// The runner of native tests, with everything native selected.
+pub fn nextest(workspace: &Workspace) -> Command {
     let mut nextest = Command::new(workspace.venv().join("bin/cargo-nextest"));
-    nextest.args(["nextest", "run", "--locked", "--workspace", "--filterset", "not package(wasm-tests)"]);
+    nextest.args(["nextest", "run", "--locked", "--workspace"]);
     nextest.args(LEFT_OUT.iter().flat_map(|package| ["--exclude", package])).args(TARGETS);
-    command::run(nextest.current_dir(&workspace.root))
+    nextest.current_dir(&workspace.root);
+    nextest
 }
 
 fn examples(workspace: &Workspace) -> Result<()> {

@@ -144,7 +144,7 @@ fn attempts_at_priority_inversion() {
     is_as_in_its_table("priority-inversion", &figures);
 }
 
-/// Plays seeds as tests. `cargo xtask nightly` plays two thousand others, and `cargo xtask sim --seeds N` as many as asked for.
+/// Plays seeds as tests. `cargo xtask nightly` plays a thousand others, and `cargo xtask sim --seeds N` as many as asked for.
 fn seeds(seeds: std::ops::Range<u64>) {
     let broken: Vec<_> = seeds.filter_map(|seed| run(&scenarios::chaos(seed), seed).err()).collect();
     if let Some(first) = broken.first() {

@@ -21,7 +21,7 @@ struct Options {
     /// Play this scenario alone: one of those that are shown without it, or `chaos`, which the seed makes up.
     #[arg(long)]
     scenario: Option<String>,
-    /// Of chance.
+    /// Seed of everything that is left to chance.
     #[arg(long, default_value_t = TABLE_SEED)]
     seed: u64,
     /// Play so many seeds from that one on and print only what breaks; of `chaos` unless another scenario is named.
