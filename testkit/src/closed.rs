@@ -111,7 +111,8 @@ impl Callers {
             tasks.spawn(async move {
                 let mut round = Round::default();
                 let mut turn = asked + number;
-                while begin.elapsed() < length {
+                // Why at least once: a caller that is not scheduled for so long would have asked nothing.
+                while round.requests == 0 || begin.elapsed() < length {
                     let sent = Instant::now();
                     let pieces = connection.exchange(&question, turn).await?;
                     let took = sent.elapsed();
@@ -217,6 +218,7 @@ mod tests {
         let mut asked = question("2", upstream::streamed_answer(5));
         asked.headers.push((HeaderName::from_static(CHUNKS_HEADER), HeaderValue::from_static("5")));
         let round = callers.ask(&Arc::new(asked), Duration::from_millis(1)).await.unwrap();
-        assert_eq!((round.requests, round.pieces), (1, 5));
+        // Pieces may run together where this process does not run.
+        assert!(round.requests == 1 && (2..=5).contains(&round.pieces), "{round:?}");
     }
 }
