@@ -13,7 +13,7 @@ const STEPS: [Step; 5] = [
     ("format", format),
     ("lints", lints),
     ("the module compiles", module),
-    ("native tests", suite::native_tests),
+    ("native tests", quick_tests),
     ("spelling", suite::spelling),
 ];
 
@@ -39,6 +39,12 @@ fn format(workspace: &Workspace) -> Result<()> {
 fn lints(workspace: &Workspace) -> Result<()> {
     let arguments = ["--workspace", "--all-targets", "--", "-D", "warnings"];
     command::run(command::cargo("clippy", arguments).current_dir(&workspace.root))
+}
+
+/// Runs the native tests, but for those that play whole scenarios, which take longer than all others together.
+fn quick_tests(workspace: &Workspace) -> Result<()> {
+    let quick = "not package(wasm-tests) and not test(/^sim::tests::/)";
+    command::run(suite::nextest(workspace).args(["--filterset", quick]))
 }
 
 /// Compiles the filter without optimising it, which takes seconds where the release takes a minute.
