@@ -60,16 +60,20 @@ const STEPS: [Step; 7] = [
         command: "FUZZ_MUTATIONS=20 cargo test --package fuzz --test replay",
         build: |_| Ok(()),
         run: |workspace| {
-            let mut cargo = tests_of(workspace, "fuzz", &["--test", "replay"]);
-            cargo.env("FUZZ_MUTATIONS", "20");
-            cargo
+            let mut nextest = suite::nextest(workspace);
+            nextest.args(["--filterset", "package(fuzz)"]).env("FUZZ_MUTATIONS", "20");
+            nextest
         },
     },
     Step {
         name: "bills of materials",
         command: "cargo test --package lab-sbom",
         build: |_| Ok(()),
-        run: |workspace| tests_of(workspace, "lab-sbom", &[]),
+        run: |workspace| {
+            let mut cargo = command::cargo("test", ["--package", "lab-sbom"]);
+            cargo.current_dir(&workspace.root);
+            cargo
+        },
     },
     Step {
         name: "chaos",
@@ -144,10 +148,4 @@ fn shown(printed: &[String], took: Duration) -> String {
     let lines: Vec<&str> = printed.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
     let last = lines.get(lines.len().saturating_sub(SHOWN)..).unwrap_or_default();
     format!("passed in {:.0} s\n\n```text\n{}\n```\n", took.as_secs_f64(), last.join("\n"))
-}
-
-fn tests_of(workspace: &Workspace, package: &str, more: &[&str]) -> Command {
-    let mut cargo = command::cargo("test", ["--package", package]);
-    cargo.args(more).current_dir(&workspace.root);
-    cargo
 }
