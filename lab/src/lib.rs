@@ -1,4 +1,4 @@
-//! What the programs of the lab share: how each runs its play, writes its figures, and shows two runs side by side.
+//! Shared parts of the lab's programs: how each runs its play, writes its figures, and shows two runs side by side.
 
 use std::path::Path;
 use std::process::ExitCode;

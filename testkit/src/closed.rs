@@ -64,7 +64,7 @@ pub struct Round {
     pub pieces: u64,
     /// From the first request to the last answer.
     pub elapsed: Duration,
-    /// From request to answer.
+    /// Times from request to answer.
     pub latencies: Times,
     /// Latencies that were left out, because this process did not run when it should have.
     pub discarded: u64,

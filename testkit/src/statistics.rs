@@ -50,13 +50,13 @@ impl Times {
         (!self.0.is_empty()).then(|| Duration::from_nanos(nanos))
     }
 
-    /// That duration in milliseconds.
+    /// The quantile in milliseconds.
     #[must_use]
     pub fn millis(&self, share: f64) -> Option<f64> {
         self.quantile(share).map(|time| time.as_secs_f64() * 1e3)
     }
 
-    /// That duration in microseconds.
+    /// The quantile in microseconds.
     #[must_use]
     pub fn micros(&self, share: f64) -> Option<f64> {
         self.quantile(share).map(|time| time.as_secs_f64() * 1e6)

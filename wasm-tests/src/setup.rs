@@ -16,9 +16,9 @@ pub(crate) const ENDLESS: u32 = 500_000;
 /// The three places where requests can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// At the headers, the body unread.
+    /// Requests wait at the headers, the body unread.
     Unread,
-    /// At the headers, the body read.
+    /// Requests wait at the headers, the body read.
     AtHeaders,
     /// Headers gone on, the body held.
     BodyHeld,

@@ -16,7 +16,7 @@ const PAGE: &str = "docs/nightly.md";
 /// Lines of what a step prints last that the page shows.
 const SHOWN: usize = 14;
 
-/// What is to be run.
+/// Steps of a run.
 #[derive(clap::Args)]
 pub struct Options {
     /// Leave this step out; the page says so.

@@ -29,7 +29,7 @@ const STEPS: [Step; 10] = [
 /// Packages that are modules alone, and those whose tests are among the long forms since they take minutes to compile.
 const LEFT_OUT: [&str; 6] = ["sluice", "lab-estimate", "lab-floor", "lab-naive", "lab-sbom", "lab-scan"];
 
-/// What of a package is built. Why not all targets: benchmarks are none of a test's business.
+/// Targets of a package that are built. Why not all targets: benchmarks are none of a test's business.
 const TARGETS: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
 
 /// A test of the simulation that takes a minute by itself; the long forms run it.

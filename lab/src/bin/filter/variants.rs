@@ -73,7 +73,7 @@ impl Variant {
         Self::SluiceHeld,
     ];
 
-    /// Its module marks every request that it lets go on, for the worker to count.
+    /// True where the module marks every request that it lets go on, for the worker to count.
     pub fn marks_requests(self) -> bool {
         matches!(self, Self::Floor | Self::FloorReading | Self::FloorCalls | Self::Naive)
     }

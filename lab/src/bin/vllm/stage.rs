@@ -58,7 +58,7 @@ impl Stage {
         Page::read(&answer.context("vLLM has gone")?.error_for_status()?.text().await?)
     }
 
-    /// Where the engine serves this.
+    /// URL of a path of the engine.
     pub fn engine_url(&self, path: &str) -> String {
         format!("http://{}{path}", self.engine.address)
     }
