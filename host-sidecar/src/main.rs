@@ -15,9 +15,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::MissedTickBehavior;
 use tracing_subscriber::EnvFilter;
 
-/// How often the configuration is looked at for changes.
+/// How often the configuration is looked at for changes; it is taken over at the second look that finds it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Reads GPU workers and tells the proxies which are busy.
@@ -97,6 +98,8 @@ async fn run(path: &Path, format: LogFormat) -> Result<(), String> {
     let mut sidecar = Sidecar::start(file.load()?).await.map_err(|error| error.to_string())?;
     print(&format!("listening on {}\n", sidecar.address()))?;
     let mut looks = tokio::time::interval(LOOK);
+    // Why: a file is read once two looks agree. Looks made up for after a pause would agree on a half-written one.
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_problem = String::new();
     let (ask, mut reads) = reader(file)?;
     loop {

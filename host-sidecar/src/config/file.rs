@@ -9,12 +9,14 @@ use super::Config;
 pub struct ConfigFile {
     path: PathBuf,
     seen: Option<Vec<u8>>,
+    /// New content of the last look, which the next look confirms or replaces.
+    unconfirmed: Option<Vec<u8>>,
 }
 
 impl ConfigFile {
     /// Nothing read yet.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), seen: None }
+        Self { path: path.to_owned(), seen: None, unconfirmed: None }
     }
 
     /// Reads the file.
@@ -29,23 +31,30 @@ impl ConfigFile {
         loaded
     }
 
-    /// Reads the file if its content is not what was last read. Contents are compared, since a time of change says
-    /// nothing where a whole directory is exchanged, as a `ConfigMap` is. A file that has gone is no change: it may be
-    /// on its way back.
+    /// Reads the file if its content has changed and two calls in a row have found the same. Contents are compared, since a
+    /// time of change says nothing where a whole directory is exchanged, as a `ConfigMap` is. A file that has gone is no
+    /// change: it may be on its way back.
     ///
     /// # Errors
     /// As [`Self::load`], once for each content.
     pub fn load_if_changed(&mut self) -> Option<Result<Config, String>> {
         let content = std::fs::read(&self.path).ok()?;
         if self.seen.as_ref() == Some(&content) {
+            self.unconfirmed = None;
+            return None;
+        }
+        // Why: most editors and `cp` empty a file before they write it, and the first lines of a configuration may well be a
+        // valid one with half of the workers.
+        if self.unconfirmed.as_ref() != Some(&content) {
+            self.unconfirmed = Some(content);
             return None;
         }
         let loaded = self.parse(&content);
-        self.seen = Some(content);
+        self.seen = self.unconfirmed.take();
         Some(loaded)
     }
 
-    /// Reads it again at the next look, changed or not.
+    /// Takes the content for new, changed or not.
     pub fn forget(&mut self) {
         self.seen = None;
     }
@@ -74,6 +83,7 @@ mod tests {
         file.load().unwrap();
         assert!(file.load_if_changed().is_none());
         std::fs::write(&path, "{proxies: []}").unwrap();
+        assert!(file.load_if_changed().is_none(), "it may not be written to its end");
         let problem = file.load_if_changed().unwrap().unwrap_err();
         assert!(problem.contains("sidecar.yaml: proxies: must not be empty"), "{problem}");
         assert!(problem.contains("sidecar.yaml: pools: missing"), "{problem}");
@@ -81,7 +91,28 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(file.load_if_changed().is_none());
         std::fs::write(&path, GOOD).unwrap();
+        assert!(file.load_if_changed().is_none());
         file.load_if_changed().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_is_read_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sidecar.yaml");
+        std::fs::write(&path, GOOD).unwrap();
+        let mut file = ConfigFile::new(&path);
+        file.load().unwrap();
+        let whole = GOOD.replace("w:1", "w:2");
+        for end in [0, whole.len() / 2, whole.len()] {
+            std::fs::write(&path, &whole[..end]).unwrap();
+            assert!(file.load_if_changed().is_none(), "at {end} bytes");
+        }
+        file.load_if_changed().unwrap().unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert!(file.load_if_changed().is_none());
+        std::fs::write(&path, &whole).unwrap();
+        assert!(file.load_if_changed().is_none(), "nothing has changed in the end");
+        assert!(file.load_if_changed().is_none());
     }
 
     #[test]

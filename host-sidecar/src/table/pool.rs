@@ -179,7 +179,7 @@ impl Pool {
         let was_tried = worker.is_tried();
         let Scrape { began, credits, .. } = scrape;
         let result = result.map(|reading| Sample { began, reading, credits });
-        worker.end_try(result, &rule, (now, patience), revision);
+        worker.end_try(began, result, &rule, (now, patience), revision);
         self.untried -= usize::from(!was_tried);
         true
     }

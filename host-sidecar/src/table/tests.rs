@@ -283,6 +283,19 @@ fn time_that_nobody_looked_makes_no_worker_older() {
 }
 
 #[test]
+fn a_scrape_that_a_pause_interrupts_turns_no_worker_down() {
+    for result in [Ok(reading(vec![rank(1)])), Err("timeout")] {
+        let mut setting = setting_of(&CONFIG.replace("timeout: 1h", "timeout: 200ms"));
+        setting.settle();
+        let scrape = setting.begin("a1:1", ms(100));
+        setting.table.end_scrape(scrape, result, ms(60_000));
+        assert_eq!(setting.worker("a1:1", ms(60_000)).state, WorkerState::Up);
+        setting.fail("a1:1", ms(60_100));
+        assert_eq!(setting.worker("a1:1", ms(60_100)).state, WorkerState::Down, "somebody has looked since");
+    }
+}
+
+#[test]
 fn a_worker_that_time_alone_has_turned_down_is_told_up_at_once() {
     let mut setting = setting();
     setting.settle();

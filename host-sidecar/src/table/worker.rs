@@ -173,9 +173,10 @@ impl Worker {
         self.sample.as_ref().map(|sample| sample.reading.limits).unwrap_or_default()
     }
 
-    /// Takes what a scrape came to that ended now, and judges anew; `revision` counts what there is to tell.
+    /// Stores the result of a scrape from `began` to `now` and judges again; `revision` counts what there is to tell.
     pub fn end_try(
         &mut self,
+        began: Duration,
         result: Result<Sample, Cause>,
         rule: &BusyRule,
         (now, patience): (Duration, &Patience),
@@ -183,7 +184,9 @@ impl Worker {
     ) {
         // Time alone may have changed what is told of it since the last try.
         let told = self.seen(now, patience);
-        self.tried_at = Some(now);
+        // Why: a scrape that took longer than its timeout allows was paused with the whole process, so its result, good or bad,
+        // shows the worker as it was before the pause.
+        self.tried_at = Some(now.min(began + patience.next_try));
         self.scraped(result, &mut revision.numbers);
         let changed = self.judge(rule, now, patience);
         revision.states += u64::from(changed || told != self.noted);
