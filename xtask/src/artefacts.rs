@@ -80,10 +80,9 @@ pub fn released_filter(workspace: &Workspace) -> Result<()> {
 /// Builds the filter into a file, and beside that, as `*.debug.wasm`, the same with the names of its functions.
 fn filter(workspace: &Workspace, features: &[&str], to: &Path) -> Result<()> {
     // Cargo puts every variant in the same place.
-    let compiled = compile_filter(workspace, features, None)?;
-    let shrunk = module::shrunk(workspace, &compiled)?;
-    put(&shrunk, &to.with_extension("debug.wasm"))?;
-    put(&module::without_names(&shrunk)?, to)
+    let named = module::trimmed(&compile_filter(workspace, features, None)?)?;
+    put(&named, &to.with_extension("debug.wasm"))?;
+    put(&module::without_names(&named)?, to)
 }
 
 /// Compiles the filter, where cargo is to take another folder for its home than the usual, and returns the module as the

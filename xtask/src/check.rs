@@ -41,10 +41,12 @@ fn lints(workspace: &Workspace) -> Result<()> {
     command::run(command::cargo("clippy", arguments).current_dir(&workspace.root))
 }
 
-/// Runs the native tests, but for those that play whole scenarios, which take longer than all others together.
+/// Runs the native tests but for those that play whole scenarios or measure time: these take longer than all others together.
+/// Twice as many at a time as there are cores, since most of the sidecar's tests wait.
 fn quick_tests(workspace: &Workspace) -> Result<()> {
-    let quick = "not package(wasm-tests) and not test(/^sim::tests::/)";
-    command::run(suite::nextest(workspace).args(["--filterset", quick]))
+    let quick = "not package(wasm-tests) and not package(testkit) and not test(/^sim::tests::/) and not test(simulated_workers)";
+    let threads = std::thread::available_parallelism().map_or(2, |cores| 2 * cores.get()).to_string();
+    command::run(suite::nextest(workspace).args(["--filterset", quick, "--test-threads", &threads]))
 }
 
 /// Compiles the filter without optimising it, which takes seconds where the release takes a minute.

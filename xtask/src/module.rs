@@ -1,17 +1,9 @@
-//! What is done to the filter's module once it is compiled: it loses an export that costs every request a call, is made smaller,
-//! and loses the names of its functions.
+//! What is done to the filter's module once it is compiled: it loses an export that costs every request a call, and the names of
+//! its functions.
 
-use std::fs;
 use std::ops::Range;
-use std::process::Command;
 
 use anyhow::{Context, Result};
-
-use crate::workspace::Workspace;
-use crate::{checksums, command, tools};
-
-/// What `wasm-opt` does: it optimises for speed and keeps names. The features are those that the compiler says it has used.
-const PASSES: [&str; 2] = ["-O3", "-g"];
 
 /// A callback that the bindings export and that always says yes, which a proxy assumes where there is no such export. Without it a
 /// proxy makes a call less for every stream.
@@ -26,29 +18,12 @@ const CUSTOM: u8 = 0;
 /// Id of the section of exports.
 const EXPORTS: u8 = 7;
 
-/// The module made smaller, with names and without the callback that it does not need. That takes some twenty seconds, so the
-/// result is kept under the checksum of what the module was before.
+/// The module as it is shipped but for its names: without the callback that it does not need.
 ///
 /// # Errors
-/// When the module does not export that callback, or `wasm-opt` fails.
-pub fn shrunk(workspace: &Workspace, module: &[u8]) -> Result<Vec<u8>> {
-    let module = without_export(module, NEEDLESS).with_context(|| format!("the module does not export {NEEDLESS}"))?;
-    let folder = workspace.root.join("target/shrunk");
-    let known =
-        folder.join(checksums::of(&[&module, PASSES.join(" ").as_bytes(), tools::NODE_LOCK.as_bytes()].concat()));
-    if let Ok(shrunk) = fs::read(&known) {
-        return Ok(shrunk);
-    }
-    fs::create_dir_all(&folder).context("cannot make target/shrunk")?;
-    let (before, after) = (known.with_extension("compiled"), known.with_extension("new"));
-    fs::write(&before, module).context("cannot write the compiled module")?;
-    // Why not the link that npm makes: it needs a `node` where `env` looks for one.
-    let program = workspace.node_packages().join("node_modules/binaryen/bin/wasm-opt");
-    let mut node = Command::new("node");
-    command::run(node.arg(program).args(PASSES).arg(&before).arg("-o").arg(&after))?;
-    fs::rename(&after, &known).context("wasm-opt has written no module")?;
-    fs::remove_file(before).context("cannot remove the compiled module")?;
-    fs::read(known).context("cannot read the module that wasm-opt has written")
+/// When the module does not export that callback.
+pub fn trimmed(module: &[u8]) -> Result<Vec<u8>> {
+    without_export(module, NEEDLESS).with_context(|| format!("the module does not export {NEEDLESS}"))
 }
 
 /// The module without its custom section of names, everything else byte for byte: so a backtrace of one can be read with the

@@ -23,7 +23,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     for name in ["one", "another/place/with/a/longer/name"] {
         let root = folder.join(name);
         copy_tracked(workspace, &root)?;
-        let module = build(workspace, &root)?;
+        let module = build(&root)?;
         sums.push(checksums::of(&module));
         println!("    {}  {} bytes", checksums::of(&module), module.len());
     }
@@ -51,11 +51,11 @@ fn copy_tracked(workspace: &Workspace, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn build(workspace: &Workspace, root: &Path) -> Result<Vec<u8>> {
+fn build(root: &Path) -> Result<Vec<u8>> {
     let home = root.with_extension("cargo-home");
     symlink(cargo_home()?, &home).with_context(|| format!("cannot link {}", home.display()))?;
     let compiled = artefacts::compile_filter(&Workspace::at(root.to_owned()), &[], Some(&home))?;
-    module::without_names(&module::shrunk(workspace, &compiled)?)
+    module::without_names(&module::trimmed(&compiled)?)
 }
 
 /// Where what cargo has downloaded is.

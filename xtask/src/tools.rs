@@ -22,12 +22,6 @@ const PYTHON_PACKAGES: [&str; 7] = [
     "typos==1.52.0",
 ];
 
-/// Packages of npm: Binaryen, whose `wasm-opt` makes the module smaller.
-const NODE_PACKAGES: &str = include_str!("../assets/node/package.json");
-
-/// Their versions and hashes.
-pub const NODE_LOCK: &str = include_str!("../assets/node/package-lock.json");
-
 /// What the filter and the core are compiled to.
 const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];
 
@@ -37,6 +31,7 @@ const RUST_TARGETS: [&str; 2] = ["wasm32-wasip1", "wasm32-unknown-unknown"];
 /// What is missing and what to do about it.
 pub fn install(workspace: &Workspace) -> Result<()> {
     for_build(workspace)?;
+    node()?;
     for_running(workspace)
 }
 
@@ -56,9 +51,7 @@ pub fn for_running(workspace: &Workspace) -> Result<()> {
 /// What is missing and what to do about it.
 pub fn for_build(workspace: &Workspace) -> Result<()> {
     fs::create_dir_all(workspace.tools()).context("cannot make target/tools")?;
-    rust_targets()?;
-    node()?;
-    node_packages(workspace)
+    rust_targets()
 }
 
 fn rust_targets() -> Result<()> {
@@ -74,26 +67,9 @@ fn rust_targets() -> Result<()> {
 
 fn node() -> Result<()> {
     let version = command::output(Command::new("node").arg("--version"))
-        .context("Node.js makes the module smaller and runs tests: `apt-get install nodejs npm`, then try again")?;
+        .context("Node.js runs tests: `apt-get install nodejs`, then try again")?;
     println!("    node {}", version.trim());
     Ok(())
-}
-
-fn node_packages(workspace: &Workspace) -> Result<()> {
-    let folder = workspace.node_packages();
-    // Written last, so a folder without it was never finished.
-    let stamp = folder.join("installed-by-xtask");
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == NODE_LOCK) {
-        return Ok(());
-    }
-    fs::create_dir_all(&folder).context("cannot make target/tools/node")?;
-    for (name, text) in [("package.json", NODE_PACKAGES), ("package-lock.json", NODE_LOCK)] {
-        fs::write(folder.join(name), text).with_context(|| format!("cannot write target/tools/node/{name}"))?;
-    }
-    let install = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
-    command::run(Command::new("npm").args(install).current_dir(&folder))
-        .context("npm is needed to install Binaryen: `apt-get install npm`, then try again")?;
-    fs::write(stamp, NODE_LOCK).context("cannot note what has been installed")
 }
 
 fn python_packages(workspace: &Workspace) -> Result<()> {

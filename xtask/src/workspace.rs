@@ -50,11 +50,6 @@ impl Workspace {
         self.tools().join("venv")
     }
 
-    /// Programs that come from npm packages.
-    pub fn node_packages(&self) -> PathBuf {
-        self.tools().join("node")
-    }
-
     /// The Envoy program.
     pub fn envoy(&self) -> PathBuf {
         self.tools().join("envoy")

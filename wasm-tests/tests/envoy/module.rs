@@ -42,11 +42,14 @@ const PROXY: &[&str] = &[
     "proxy_set_effective_context",
     // A view that is asked for, from the cluster that the configuration names.
     "proxy_http_call",
-    // How the bindings end calls of gRPC, of which the filter begins none.
+    // Methods of the bindings' traits that the filter never calls. Their tables of methods keep them in the module.
+    "proxy_call_foreign_function",
     "proxy_get_status",
+    "proxy_grpc_call",
     "proxy_grpc_cancel",
     "proxy_grpc_close",
     "proxy_grpc_send",
+    "proxy_grpc_stream",
 ];
 
 /// What the filter and Rust's standard library ask WASI for. None of it opens a file or a connection.
