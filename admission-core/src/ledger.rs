@@ -18,6 +18,7 @@ mod drain;
 mod fair;
 mod line;
 mod pace;
+mod per_vm;
 mod sections;
 mod tally;
 #[cfg(test)]
@@ -32,12 +33,12 @@ pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
 
 use bands::Bands;
-use blocked::BlockedHeads;
 use fair::Flows;
 use line::Line;
 use pace::Pace;
-use tally::{Marks, Tallies};
-use victims::Victims;
+use per_vm::PerVm;
+use tally::{Marks, Tally};
+use victims::Asked;
 
 /// An amount held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,8 +113,6 @@ impl LaneKey {
 /// What one VM holds for one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// The VM.
-    pub holder: Holder,
     /// The lane.
     pub lane: LaneKey,
     /// How much.
@@ -123,20 +122,21 @@ pub struct Column {
 /// The record of a pool or a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    columns: Vec<Column>,
+    columns: PerVm<Column>,
     admitted: Admitted,
     drain: Drain,
     requests_spent: Spent,
     tokens_spent: Spent,
-    tallies: Tallies,
+    tallies: PerVm<Tally>,
     marks: Marks,
     flows: Flows,
-    blocked: BlockedHeads,
+    blocked: PerVm<Blocked>,
     line: Line,
     bands: Bands,
     /// The view under which a worker last refused what it was sent.
     refused_under: Option<Stamp>,
-    victims: Victims,
+    evictable: PerVm<Evictable>,
+    asked: PerVm<Asked>,
     unknown: Sections,
 }
 
@@ -144,19 +144,19 @@ impl Ledger {
     /// All that live VMs hold.
     #[must_use]
     pub fn held(&self, members: &Members) -> Amount {
-        self.live(members).fold(Amount::default(), |sum, column| sum.plus(column.held))
+        self.live(members).fold(Amount::default(), |sum, (_, column)| sum.plus(column.held))
     }
 
     /// What live VMs hold for one lane.
     #[must_use]
     pub fn held_by(&self, lane: LaneKey, members: &Members) -> Amount {
-        let of_lane = self.live(members).filter(|column| column.lane == lane);
-        of_lane.fold(Amount::default(), |sum, column| sum.plus(column.held))
+        let of_lane = self.live(members).filter(|(_, column)| column.lane == lane);
+        of_lane.fold(Amount::default(), |sum, (_, column)| sum.plus(column.held))
     }
 
     /// The columns that count.
-    pub fn live<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = &'a Column> {
-        self.columns.iter().filter(|column| members.counts(column.holder.epoch))
+    pub fn live<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, &'a Column)> {
+        self.columns.live(members)
     }
 
     /// All that was ever admitted, in order to tell what came after a scrape.
@@ -180,21 +180,21 @@ impl Ledger {
 
     /// Adds to what a VM holds, without asking whether it may.
     pub fn charge(&mut self, members: &Members, holder: Holder, lane: LaneKey, amount: Amount) {
-        self.columns.retain(|column| members.counts(column.holder.epoch));
-        match self.column(holder, lane) {
-            Some(column) => column.held = column.held.plus(amount),
-            None => self.columns.push(Column { holder, lane, held: amount }),
+        let none = Column { lane, held: Amount::default() };
+        if let Some(column) = self.columns.entry(members, holder, |column| column.lane == lane, none) {
+            column.held = column.held.plus(amount);
         }
     }
 
     /// Takes back what was charged to the same holder and lane. Nothing happens when that holder is no longer counted:
     /// its column went with it.
     pub fn refund(&mut self, members: &Members, holder: Holder, lane: LaneKey, amount: Amount) {
-        self.columns.retain(|column| members.counts(column.holder.epoch));
-        if let Some(column) = self.column(holder, lane) {
-            column.held = column.held.minus(amount);
-            self.columns.retain(|column| !column.held.is_zero());
-        }
+        self.columns.change(members, holder, |column| {
+            if column.lane == lane {
+                column.held = column.held.minus(amount);
+            }
+            !column.held.is_zero()
+        });
     }
 
     /// Takes back what a request held that has ended after a time, which is what the pace of draining is measured by.
@@ -238,7 +238,7 @@ impl Ledger {
     /// Requests that live VMs hold, by key.
     #[must_use]
     pub fn tallies(&self, members: &Members) -> BTreeMap<TallyKey, u64> {
-        self.tallies.all(members)
+        self.tallies.by_key(members)
     }
 
     /// Counts requests of a VM under a key, beside what it holds.
@@ -285,7 +285,7 @@ impl Ledger {
 
     /// The first of a tenant's waiters in each VM that wait for the tenant's own caps.
     pub fn blocked<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Blocked)> {
-        self.blocked.iter(members)
+        self.blocked.live(members).map(|(holder, first)| (holder, *first))
     }
 
     /// Says which of a tenant's waiters in a VM is the first that waits for the tenant's own caps.
@@ -296,7 +296,7 @@ impl Ledger {
     /// Nobody waits for the pool.
     #[must_use]
     pub fn nobody_waits(&self) -> bool {
-        self.line.is_empty()
+        self.line.waiting.is_empty()
     }
 
     /// Who waits for the pool, by the lane they came for; a lane may come more than once.
@@ -313,12 +313,12 @@ impl Ledger {
 
     /// The first waiters of each VM that wait for nothing but the pool.
     pub fn heads<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, &'a Head)> {
-        self.line.heads(members)
+        self.line.heads.live(members)
     }
 
     /// VMs in which somebody waits for a class of the pool alone.
     pub fn waiting_for_a_class<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = Holder> {
-        self.line.for_a_class(members)
+        self.line.for_a_class.live(members).map(|(holder, _)| holder)
     }
 
     /// Says who waits in a VM.
@@ -395,32 +395,28 @@ impl Ledger {
 
     /// What each VM could evict.
     pub fn evictable<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Evictable)> {
-        self.victims.iter(members)
+        self.evictable.live(members).map(|(holder, lane)| (holder, *lane))
     }
 
     /// Says what a VM could evict.
     pub fn publish_evictable(&mut self, members: &Members, holder: Holder, evictable: &[Evictable]) {
-        self.victims.publish(members, holder, evictable);
+        self.evictable.publish(members, holder, evictable.iter().copied());
     }
 
     /// Requests that all VMs have been asked to evict and still hold.
     #[must_use]
     pub fn asked_to_evict(&self, members: &Members) -> u64 {
-        self.victims.asked(members)
+        self.asked.live(members).fold(0, |sum, (_, asked)| sum.saturating_add(asked.0))
     }
 
     /// Requests that a VM has been asked to evict and still holds.
     #[must_use]
     pub fn asked_of(&self, holder: Holder) -> u64 {
-        self.victims.asked_of(holder)
+        self.asked.of(holder).map(|asked| asked.0).sum()
     }
 
     /// Sets how many requests a VM is asked to evict.
     pub fn ask_of(&mut self, members: &Members, holder: Holder, requests: u64) {
-        self.victims.set_asked(members, holder, requests);
-    }
-
-    fn column(&mut self, holder: Holder, lane: LaneKey) -> Option<&mut Column> {
-        self.columns.iter_mut().find(|column| column.holder == holder && column.lane == lane)
+        self.asked.publish(members, holder, (requests > 0).then_some(Asked(requests)));
     }
 }

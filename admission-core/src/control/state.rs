@@ -88,9 +88,9 @@ struct Seen<'a> {
 fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: Seen<'_>, now: Time) -> Value {
     let columns: Vec<Value> = ledger
         .live(members)
-        .map(|column| {
+        .map(|(holder, column)| {
             json!({
-                "slot": column.holder.slot, "epoch": column.holder.epoch,
+                "slot": holder.slot, "epoch": holder.epoch,
                 "lane": lane_name(directory, column.lane), "held": amount(column.held),
             })
         })

@@ -4,7 +4,8 @@
 //! it says is always the whole truth of the moment, put in place of what it said before; so nothing can be counted twice,
 //! and what a dead VM said is void with its epoch.
 
-use crate::ledger::LaneKey;
+use super::LaneKey;
+use super::per_vm::{PerVm, Row};
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
 use crate::units::{Time, Tokens};
@@ -100,26 +101,25 @@ pub struct Report {
 /// What all VMs say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
-    waiting: Vec<(Holder, LaneKey, Backlog)>,
-    heads: Vec<(Holder, Head)>,
-    for_a_class: Vec<Holder>,
+    pub(super) waiting: PerVm<(LaneKey, Backlog)>,
+    pub(super) heads: PerVm<Head>,
+    pub(super) for_a_class: PerVm<ForAClass>,
 }
+
+/// A VM in which a request waits for a class of the pool alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ForAClass;
 
 impl Line {
     /// Puts what a VM says in place of what its slot has said before.
     pub(super) fn publish(&mut self, members: &Members, holder: Holder, report: &Report) {
-        let stays = |other: &Holder| other.slot != holder.slot && members.counts(other.epoch);
-        self.waiting.retain(|(other, ..)| stays(other));
-        self.heads.retain(|(other, _)| stays(other));
-        self.for_a_class.retain(stays);
-        self.waiting.extend(report.waiting.iter().map(|(lane, backlog)| (holder, *lane, *backlog)));
-        self.heads.extend(report.heads.iter().map(|head| (holder, *head)));
-        self.for_a_class.extend(report.for_a_class.then_some(holder));
+        self.waiting.publish(members, holder, report.waiting.iter().copied());
+        self.heads.publish(members, holder, report.heads.iter().copied());
+        self.for_a_class.publish(members, holder, report.for_a_class.then_some(ForAClass));
     }
 
     pub(super) fn waiting<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (LaneKey, Backlog)> {
-        let live = self.waiting.iter().filter(|(holder, ..)| members.counts(holder.epoch));
-        live.map(|(_, lane, backlog)| (*lane, *backlog))
+        self.waiting.live(members).map(|(_, waiting)| *waiting)
     }
 
     pub(super) fn waiting_elsewhere<'a>(
@@ -127,88 +127,63 @@ impl Line {
         members: &'a Members,
         here: Holder,
     ) -> impl Iterator<Item = (LaneKey, Backlog)> {
-        let live = self.waiting.iter().filter(move |(holder, ..)| *holder != here && members.counts(holder.epoch));
-        live.map(|(_, lane, backlog)| (*lane, *backlog))
+        let elsewhere = self.waiting.live(members).filter(move |(holder, _)| *holder != here);
+        elsewhere.map(|(_, waiting)| *waiting)
+    }
+}
+
+impl Row for (LaneKey, Backlog) {
+    fn write(&self, out: &mut Writer) {
+        let (lane, backlog) = self;
+        out.u32(lane.0);
+        out.u64(backlog.requests);
+        out.u64(backlog.tokens.0);
+        out.u64(backlog.bytes);
+        out.u64(backlog.oldest.0);
+        out.u64(backlog.aside);
     }
 
-    pub(super) fn heads<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, &'a Head)> {
-        let live = self.heads.iter().filter(|(holder, _)| members.counts(holder.epoch));
-        live.map(|(holder, head)| (*holder, head))
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let lane = LaneKey(reader.u32()?);
+        let backlog = Backlog {
+            requests: reader.u64()?,
+            tokens: Tokens(reader.u64()?),
+            bytes: reader.u64()?,
+            oldest: Time(reader.u64()?),
+            aside: reader.u64()?,
+        };
+        Some((lane, backlog))
+    }
+}
+
+impl Row for Head {
+    fn write(&self, out: &mut Writer) {
+        out.u32(self.band.0);
+        out.u32(self.lane.0);
+        out.u64(self.flow);
+        out.u64(self.tag);
+        out.u64(self.urgency);
+        out.u64(self.tokens.0);
+        out.u64(self.bytes);
     }
 
-    pub(super) fn for_a_class<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = Holder> {
-        self.for_a_class.iter().filter(|holder| members.counts(holder.epoch)).copied()
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            band: LaneKey(reader.u32()?),
+            lane: LaneKey(reader.u32()?),
+            flow: reader.u64()?,
+            tag: reader.u64()?,
+            urgency: reader.u64()?,
+            tokens: Tokens(reader.u64()?),
+            bytes: reader.u64()?,
+        })
     }
+}
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
+impl Row for ForAClass {
+    fn write(&self, _: &mut Writer) {}
 
-    pub(super) fn write_waiting(&self, out: &mut Writer) {
-        for (holder, lane, backlog) in &self.waiting {
-            out.u16(holder.slot);
-            out.u64(holder.epoch);
-            out.u32(lane.0);
-            out.u64(backlog.requests);
-            out.u64(backlog.tokens.0);
-            out.u64(backlog.bytes);
-            out.u64(backlog.oldest.0);
-            out.u64(backlog.aside);
-        }
-    }
-
-    pub(super) fn read_waiting(&mut self, reader: &mut Reader<'_>) -> Option<()> {
-        while !reader.is_empty() {
-            let holder = Holder { slot: reader.u16()?, epoch: reader.u64()? };
-            let lane = LaneKey(reader.u32()?);
-            let backlog = Backlog {
-                requests: reader.u64()?,
-                tokens: Tokens(reader.u64()?),
-                bytes: reader.u64()?,
-                oldest: Time(reader.u64()?),
-                aside: reader.u64()?,
-            };
-            self.waiting.push((holder, lane, backlog));
-        }
-        Some(())
-    }
-
-    pub(super) fn write_heads(&self, out: &mut Writer) {
-        for (holder, head) in &self.heads {
-            out.u16(holder.slot);
-            out.u64(holder.epoch);
-            out.u32(head.band.0);
-            out.u32(head.lane.0);
-            out.u64(head.flow);
-            out.u64(head.tag);
-            out.u64(head.urgency);
-            out.u64(head.tokens.0);
-            out.u64(head.bytes);
-        }
-    }
-
-    pub(super) fn read_heads(&mut self, reader: &mut Reader<'_>) -> Option<()> {
-        while !reader.is_empty() {
-            let holder = Holder { slot: reader.u16()?, epoch: reader.u64()? };
-            let (band, lane) = (LaneKey(reader.u32()?), LaneKey(reader.u32()?));
-            let (flow, tag, urgency) = (reader.u64()?, reader.u64()?, reader.u64()?);
-            let (tokens, bytes) = (Tokens(reader.u64()?), reader.u64()?);
-            self.heads.push((holder, Head { band, lane, flow, tag, urgency, tokens, bytes }));
-        }
-        Some(())
-    }
-
-    pub(super) fn write_for_a_class(&self, out: &mut Writer) {
-        for holder in &self.for_a_class {
-            out.u16(holder.slot);
-            out.u64(holder.epoch);
-        }
-    }
-
-    pub(super) fn read_for_a_class(&mut self, reader: &mut Reader<'_>) -> Option<()> {
-        while !reader.is_empty() {
-            self.for_a_class.push(Holder { slot: reader.u16()?, epoch: reader.u64()? });
-        }
-        Some(())
+    fn read(_: &mut Reader<'_>) -> Option<Self> {
+        Some(Self)
     }
 }

@@ -1,12 +1,11 @@
 //! How a ledger is written down.
 
 use super::bands::Bands;
-use super::blocked::BlockedHeads;
 use super::fair::Flows;
-use super::tally::{Marks, Tallies};
+use super::per_vm::{PerVm, Row};
+use super::tally::Marks;
 use super::{Amount, Column, Drain, LaneKey, Ledger};
 use crate::budget::Spent;
-use crate::members::Holder;
 use crate::record::{Reader, Record, Sections, Writer};
 use crate::units::{Blocks, Tokens};
 use crate::view::Admitted;
@@ -30,16 +29,7 @@ const SECTION_DRAIN: u8 = 17;
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.section(SECTION_COLUMNS, |out| {
-            for column in &self.columns {
-                out.u16(column.holder.slot);
-                out.u64(column.holder.epoch);
-                out.u32(column.lane.0);
-                out.u64(column.held.requests);
-                out.u64(column.held.tokens.0);
-                out.u64(column.held.blocks.0);
-            }
-        });
+        writer.section(SECTION_COLUMNS, |out| self.columns.write(out));
         if self.admitted != Admitted::default() {
             writer.section(SECTION_ADMITTED, |out| {
                 out.u64(self.admitted.requests);
@@ -59,9 +49,9 @@ impl Record for Ledger {
         writer.section(SECTION_MARKS, |out| self.marks.write(out));
         writer.section(SECTION_FLOWS, |out| self.flows.write(out));
         writer.section(SECTION_BLOCKED, |out| self.blocked.write(out));
-        writer.section(SECTION_WAITING, |out| self.line.write_waiting(out));
-        writer.section(SECTION_HEADS, |out| self.line.write_heads(out));
-        writer.section(SECTION_FOR_A_CLASS, |out| self.line.write_for_a_class(out));
+        writer.section(SECTION_WAITING, |out| self.line.waiting.write(out));
+        writer.section(SECTION_HEADS, |out| self.line.heads.write(out));
+        writer.section(SECTION_FOR_A_CLASS, |out| self.line.for_a_class.write(out));
         writer.section(SECTION_BANDS, |out| self.bands.write(out));
         if let Some((epoch, generation)) = self.refused_under {
             writer.section(SECTION_REFUSED_UNDER, |out| {
@@ -69,8 +59,8 @@ impl Record for Ledger {
                 out.u64(generation);
             });
         }
-        writer.section(SECTION_EVICTABLE, |out| self.victims.write_evictable(out));
-        writer.section(SECTION_ASKED, |out| self.victims.write_asked(out));
+        writer.section(SECTION_EVICTABLE, |out| self.evictable.write(out));
+        writer.section(SECTION_ASKED, |out| self.asked.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -78,27 +68,23 @@ impl Record for Ledger {
         let mut record = Self::default();
         record.unknown = Sections::read(bytes, |tag, mut reader| {
             match tag {
-                SECTION_COLUMNS => {
-                    while !reader.is_empty() {
-                        record.columns.push(column(&mut reader)?);
-                    }
-                }
+                SECTION_COLUMNS => record.columns = PerVm::read(&mut reader)?,
                 SECTION_ADMITTED => record.admitted = Admitted { requests: reader.u64()?, blocks: reader.u64()? },
                 SECTION_DRAIN => record.drain = Drain { mean_us: reader.u64()? },
                 SECTION_SPENT => {
                     (record.requests_spent, record.tokens_spent) = (Spent(reader.u64()?), Spent(reader.u64()?));
                 }
-                SECTION_TALLIES => record.tallies = Tallies::read(&mut reader)?,
+                SECTION_TALLIES => record.tallies = PerVm::read(&mut reader)?,
                 SECTION_MARKS => record.marks = Marks::read(&mut reader)?,
                 SECTION_FLOWS => record.flows = Flows::read(&mut reader)?,
-                SECTION_BLOCKED => record.blocked = BlockedHeads::read(&mut reader)?,
-                SECTION_WAITING => record.line.read_waiting(&mut reader)?,
-                SECTION_HEADS => record.line.read_heads(&mut reader)?,
-                SECTION_FOR_A_CLASS => record.line.read_for_a_class(&mut reader)?,
+                SECTION_BLOCKED => record.blocked = PerVm::read(&mut reader)?,
+                SECTION_WAITING => record.line.waiting = PerVm::read(&mut reader)?,
+                SECTION_HEADS => record.line.heads = PerVm::read(&mut reader)?,
+                SECTION_FOR_A_CLASS => record.line.for_a_class = PerVm::read(&mut reader)?,
                 SECTION_BANDS => record.bands = Bands::read(&mut reader)?,
                 SECTION_REFUSED_UNDER => record.refused_under = Some((reader.u64()?, reader.u64()?)),
-                SECTION_EVICTABLE => record.victims.read_evictable(&mut reader)?,
-                SECTION_ASKED => record.victims.read_asked(&mut reader)?,
+                SECTION_EVICTABLE => record.evictable = PerVm::read(&mut reader)?,
+                SECTION_ASKED => record.asked = PerVm::read(&mut reader)?,
                 _ => return Some(false),
             }
             Some(true)
@@ -107,10 +93,18 @@ impl Record for Ledger {
     }
 }
 
-fn column(reader: &mut Reader<'_>) -> Option<Column> {
-    Some(Column {
-        holder: Holder { slot: reader.u16()?, epoch: reader.u64()? },
-        lane: LaneKey(reader.u32()?),
-        held: Amount { requests: reader.u64()?, tokens: Tokens(reader.u64()?), blocks: Blocks(reader.u64()?) },
-    })
+impl Row for Column {
+    fn write(&self, out: &mut Writer) {
+        out.u32(self.lane.0);
+        out.u64(self.held.requests);
+        out.u64(self.held.tokens.0);
+        out.u64(self.held.blocks.0);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            lane: LaneKey(reader.u32()?),
+            held: Amount { requests: reader.u64()?, tokens: Tokens(reader.u64()?), blocks: Blocks(reader.u64()?) },
+        })
+    }
 }

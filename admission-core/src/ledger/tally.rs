@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::LaneKey;
+use super::per_vm::{PerVm, Row};
 use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
@@ -36,65 +37,54 @@ impl TallyKey {
 /// Requests that one VM holds under one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tally {
-    holder: Holder,
     key: TallyKey,
     requests: u64,
 }
 
-/// The tallies of a record.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tallies(Vec<Tally>);
-
-impl Tallies {
-    /// Requests that live VMs hold under a key.
-    pub(super) fn held(&self, key: TallyKey, members: &Members) -> u64 {
-        let live = self.0.iter().filter(|tally| tally.key == key && members.counts(tally.holder.epoch));
-        live.fold(0, |sum, tally| sum.saturating_add(tally.requests))
+impl Row for Tally {
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.key.0);
+        out.u64(self.requests);
     }
 
-    pub(super) fn all(&self, members: &Members) -> BTreeMap<TallyKey, u64> {
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self { key: TallyKey(reader.u64()?), requests: reader.u64()? })
+    }
+}
+
+impl PerVm<Tally> {
+    /// Requests that live VMs hold under a key.
+    pub(super) fn held(&self, key: TallyKey, members: &Members) -> u64 {
+        let of_key = self.live(members).filter(|(_, tally)| tally.key == key);
+        of_key.fold(0, |sum, (_, tally)| sum.saturating_add(tally.requests))
+    }
+
+    /// Requests that live VMs hold, by key.
+    pub(super) fn by_key(&self, members: &Members) -> BTreeMap<TallyKey, u64> {
         let mut all = BTreeMap::new();
-        for tally in self.0.iter().filter(|tally| members.counts(tally.holder.epoch)) {
+        for (_, tally) in self.live(members) {
             let requests: &mut u64 = all.entry(tally.key).or_default();
             *requests = requests.saturating_add(tally.requests);
         }
         all
     }
 
+    /// Counts requests of a VM under a key.
     pub(super) fn add(&mut self, members: &Members, holder: Holder, key: TallyKey, requests: u64) {
-        self.0.retain(|tally| members.counts(tally.holder.epoch));
-        match self.0.iter_mut().find(|tally| tally.holder == holder && tally.key == key) {
-            Some(tally) => tally.requests = tally.requests.saturating_add(requests),
-            None => self.0.push(Tally { holder, key, requests }),
+        let none = Tally { key, requests: 0 };
+        if let Some(tally) = self.entry(members, holder, |tally| tally.key == key, none) {
+            tally.requests = tally.requests.saturating_add(requests);
         }
     }
 
+    /// Takes requests of a VM from a key.
     pub(super) fn take(&mut self, members: &Members, holder: Holder, key: TallyKey, requests: u64) {
-        for tally in self.0.iter_mut().filter(|tally| tally.holder == holder && tally.key == key) {
-            tally.requests = tally.requests.saturating_sub(requests);
-        }
-        self.0.retain(|tally| tally.requests > 0 && members.counts(tally.holder.epoch));
-    }
-
-    pub(super) fn write(&self, out: &mut Writer) {
-        for tally in &self.0 {
-            out.u16(tally.holder.slot);
-            out.u64(tally.holder.epoch);
-            out.u64(tally.key.0);
-            out.u64(tally.requests);
-        }
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let mut tallies = Self::default();
-        while !reader.is_empty() {
-            tallies.0.push(Tally {
-                holder: Holder { slot: reader.u16()?, epoch: reader.u64()? },
-                key: TallyKey(reader.u64()?),
-                requests: reader.u64()?,
-            });
-        }
-        Some(tallies)
+        self.change(members, holder, |tally| {
+            if tally.key == key {
+                tally.requests = tally.requests.saturating_sub(requests);
+            }
+            tally.requests > 0
+        });
     }
 }
 
@@ -167,7 +157,7 @@ mod tests {
         let mut members = Members::default();
         let (a, b) = (members.join().unwrap(), members.join().unwrap());
         let (long, other) = (TallyKey::class("long"), TallyKey::worker(WorkerKey::of("long")));
-        let mut tallies = Tallies::default();
+        let mut tallies = PerVm::default();
         tallies.add(&members, a, long, 2);
         tallies.add(&members, b, long, 1);
         tallies.add(&members, b, other, 5);
@@ -176,7 +166,11 @@ mod tests {
         assert_eq!(tallies.held(long, &members), 1);
         tallies.take(&members, a, long, 1);
         tallies.take(&members, b, long, 9);
-        assert_eq!((tallies.held(long, &members), tallies.0.len()), (0, 1), "what is zero or dead is gone");
+        assert_eq!(
+            (tallies.held(long, &members), tallies.live(&members).count()),
+            (0, 1),
+            "what is zero or dead is gone"
+        );
     }
 
     #[test]

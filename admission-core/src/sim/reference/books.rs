@@ -76,7 +76,7 @@ impl Books {
         self.pool.renew(store, &self.pool_key);
         let members = &self.members.record;
         let (mut lanes, mut tenants) = (vec![0; self.lanes.len()], BTreeMap::new());
-        for column in self.pool.record.live(members) {
+        for (_, column) in self.pool.record.live(members) {
             if let Some(lane) = self.lanes.iter().position(|key| *key == column.lane) {
                 lanes[lane] += column.held.requests;
             }
