@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 
 use admission_core::config::PullConfig;
 use admission_core::control::Receiver;
-use admission_core::control::pull::{may_ask, process, question};
+use admission_core::control::pull::{Asking, may_ask, process, question};
 use admission_core::policy::Policy;
 use admission_core::store::StoreError;
 use admission_core::units::{Millis, Time};
@@ -38,6 +38,7 @@ pub struct Puller {
     not_before: Cell<Time>,
     /// Questions in a row that failed.
     failures: Cell<u32>,
+    asking: Cell<Asking>,
 }
 
 /// A question under way.
@@ -57,6 +58,7 @@ impl Puller {
             looked: Cell::default(),
             not_before: Cell::default(),
             failures: Cell::new(0),
+            asking: Cell::default(),
         }
     }
 
@@ -105,6 +107,10 @@ impl Puller {
             Some(401) => {
                 self.failed(views::UNAUTHORIZED, "the sidecar does not accept the token (view.pull.token)", now)
             }
+            Some(400 | 422) if self.asking.get() == Asking::Newest => {
+                self.asking.set(Asking::First);
+                self.ask(policy, pull, now);
+            }
             Some(status) => self.failed(views::FAILED, &format!("the answer has status {status}"), now),
             None => self.failed(views::FAILED, "no answer", now),
         }
@@ -115,6 +121,7 @@ impl Puller {
         match self.receiver.borrow_mut().take(&SharedData, body, now) {
             Ok(taken) => {
                 self.views.taken();
+                self.asking.set(self.asking.get().taken(taken.answer.epoch));
                 if self.failures.replace(0) > 0 {
                     log::info!("views are taken again");
                 }
@@ -130,18 +137,19 @@ impl Puller {
     }
 
     fn ask(&self, policy: &Policy, pull: &PullConfig, now: Time) {
-        match self.send(policy, pull) {
+        match self.send(policy, pull, now) {
             Ok(call) => self.asked.set(Some(Asked { call, at: now })),
             Err(error) => self.failed(views::FAILED, &error, now),
         }
     }
 
-    fn send(&self, policy: &Policy, pull: &PullConfig) -> Result<u32, String> {
+    fn send(&self, policy: &Policy, pull: &PullConfig, now: Time) -> Result<u32, String> {
         let text = |error: StoreError| error.to_string();
         let draw = || (host::random(), host::random());
         let proxy = process(&SharedData, &policy.keys, draw).map_err(text)?;
         let pools = policy.pools().map(|pool| pool.name.as_str());
-        let question = question(&SharedData, &self.receiver.borrow(), proxy, pools, pull.wait).map_err(text)?;
+        let question = question(&SharedData, &self.receiver.borrow(), proxy, pools, (pull.wait, now)).map_err(text)?;
+        let question = self.asking.get().in_form(question);
         let body = serde_json::to_vec(&question).map_err(|error| error.to_string())?;
         let authorization = format!("Bearer {}", pull.token.reveal());
         let headers = vec![

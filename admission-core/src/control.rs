@@ -1,6 +1,6 @@
 //! What the control listener does: take views, show the state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use serde::Deserialize;
@@ -14,7 +14,9 @@ use crate::problem::{self, Problem};
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
-use crate::view::{PoolReport, VIEW_VERSION, ViewAnswer, ViewDocument, ViewRefusal, ViewSummary, Workers};
+use crate::view::{
+    Credit, FORM, PoolReport, Receipt, VIEW_VERSION, ViewAnswer, ViewDocument, ViewRefusal, ViewSummary, Workers,
+};
 use crate::vm::{Note, Wake};
 
 pub mod pull;
@@ -80,7 +82,7 @@ pub struct Taken {
 /// Why a view was not taken.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NotTaken {
-    /// It is not a view (status 400).
+    /// The body is not a view (status 400).
     Malformed(String),
     /// Another one stands (status 409).
     Older(ViewRefusal),
@@ -172,7 +174,7 @@ impl Receiver {
 fn parse(body: &[u8]) -> Result<ViewDocument, String> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let document = ViewDocument::deserialize(&mut json).map_err(|error| {
-        // Only who must be told what is wrong needs the place.
+        // Only who must learn what is wrong needs the place.
         let place = serde_json::from_slice(body).ok().and_then(|value| problem::place::<ViewDocument>(&value));
         Problem::new(place.unwrap_or_default(), error.to_string()).to_string()
     })?;
@@ -195,19 +197,45 @@ fn parse(body: &[u8]) -> Result<ViewDocument, String> {
 /// Writes the records that requests read, as long as the document stands: another push may have overtaken this one.
 fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) -> Result<Taken, StoreError> {
     let members: Members = store::read(store, &keys.members())?.0;
-    let (mut admitted, mut queued, mut wakes) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    let mut answer =
+        ViewAnswer { epoch: document.epoch, generation: document.generation, form: FORM, ..ViewAnswer::default() };
+    let mut wakes = Vec::new();
     for (name, pool) in &document.pools {
-        publish_pool(store, keys, document, (name, pool), now)?;
+        let (credit, ledger) = acknowledge(store, keys, name, &members, now)?;
+        publish_pool(store, keys, document, (name, pool), (credit, now))?;
         let key: Rc<str> = keys.pool(name).into();
-        let ledger = store::read::<Ledger>(store, &key)?.0;
-        admitted.insert(name.clone(), ledger.admitted());
-        queued.insert(name.clone(), queued_in(&ledger, &members));
+        answer.admitted.insert(name.clone(), credit.admitted);
+        answer.held.extend(credit.held.map(|held| (name.clone(), held)));
+        answer.queued.insert(name.clone(), queued_in(&ledger, &members));
         // What has changed may let in many, and who comes first is for those to say who know the lanes.
         let waiting: BTreeSet<u16> = gather(ledger.heads(&members).map(|(holder, _)| holder.slot));
         wakes.extend(waiting.into_iter().map(|slot| Wake { slot, note: Note::Start(Rc::clone(&key)) }));
     }
-    let answer = ViewAnswer { epoch: document.epoch, generation: document.generation, admitted, queued };
     Ok(Taken { answer, wakes })
+}
+
+/// Counts of a pool for an answer to a view, and the record that they are noted in.
+fn acknowledge(
+    store: &impl Store,
+    keys: &Keys,
+    pool: &str,
+    members: &Members,
+    now: Time,
+) -> Result<(Credit, Ledger), StoreError> {
+    let standing = standing_summary(store, keys, pool);
+    let seen = standing.map_or(0, |view| view.credit.admitted.requests);
+    let mut left = Ledger::default();
+    let credit = store::update(store, &keys.pool(pool), |ledger: &mut Ledger| {
+        let credit = ledger.acknowledge(members, seen, now);
+        left = ledger.clone();
+        credit
+    })?;
+    let (Ok(credit) | Err(credit)) = credit;
+    Ok((credit, left))
+}
+
+fn standing_summary(store: &impl Store, keys: &Keys, pool: &str) -> Option<ViewSummary> {
+    store.read(&keys.view_of(pool)).0.and_then(|bytes| ViewSummary::decode(&bytes))
 }
 
 /// Requests that wait for a pool, of live VMs.
@@ -223,11 +251,12 @@ fn publish_pool(
     keys: &Keys,
     document: &ViewDocument,
     (name, pool): (&str, &PoolReport),
-    now: Time,
+    (credit, at): (Credit, Time),
 ) -> Result<(), StoreError> {
+    let before = standing_summary(store, keys, name);
     let workers = Workers::new(document, pool).encode();
     publish_record(store, keys, document, &keys.workers_of(name), &workers)?;
-    let summary = ViewSummary::new(document, pool, now).encode();
+    let summary = ViewSummary::new(document, pool, &Receipt { at, acknowledged: credit, before }).encode();
     publish_record(store, keys, document, &keys.view_of(name), &summary)
 }
 

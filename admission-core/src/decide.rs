@@ -349,7 +349,8 @@ fn at_a_worker(
     }
 }
 
-/// Free blocks as scraped, less the headroom, less what was admitted since that scrape and is still held. `whole` is all
+/// Fit of a request into the free blocks as scraped, less the headroom, less the blocks of leases that began after that
+/// scrape and are still held. `whole` is all
 /// that the request needs, where that is certain.
 fn fits_free_blocks(
     needed: Blocks,
@@ -371,10 +372,8 @@ fn fits_free_blocks(
     {
         return refuse(Reason::Oversize, whole, most, Retry::Never);
     }
-    // A proxy that was restarted has admitted less than the view says; nothing that it holds has been scraped then.
-    let held_now = held.pool.held(held.members).blocks.0;
-    let since_scrape = held.pool.admitted().blocks.checked_sub(view.admitted.blocks).unwrap_or(held_now);
-    let free = kv.free.0.saturating_sub(kept_back.0).saturating_sub(since_scrape.min(held_now));
+    let unseen = held.pool.unseen(view.credit, held.members).blocks.0;
+    let free = kv.free.0.saturating_sub(kept_back.0).saturating_sub(unseen);
     if needed.0.min(most) <= free {
         return Ok(());
     }

@@ -10,9 +10,10 @@ use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::Sections;
 use crate::units::{Blocks, Millis, Time, Tokens};
-use crate::view::{Admitted, WorkerKey};
+use crate::view::{Admitted, Credit, WorkerKey};
 
 mod bands;
+mod begun;
 mod blocked;
 mod drain;
 mod fair;
@@ -25,6 +26,7 @@ mod tally;
 mod tests;
 mod victims;
 
+pub use begun::Begun;
 pub use blocked::Blocked;
 pub use drain::Drain;
 pub use fair::FlowKey;
@@ -33,6 +35,7 @@ pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
 
 use bands::Bands;
+use begun::Acknowledged;
 use fair::Flows;
 use line::Line;
 use pace::Pace;
@@ -97,6 +100,15 @@ impl Cost {
     }
 }
 
+/// Holdings beyond those that a view has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// Requests held now less those held when the scrape began; below zero when more have ended since than started.
+    pub requests: i64,
+    /// Blocks of leases that began after the scrape and are still held.
+    pub blocks: Blocks,
+}
+
 /// A lane's name as records know it: stable over builds, and four bytes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneKey(pub u32);
@@ -137,6 +149,8 @@ pub struct Ledger {
     refused_under: Option<Stamp>,
     evictable: PerVm<Evictable>,
     asked: PerVm<Asked>,
+    acknowledged: Acknowledged,
+    begun: PerVm<Begun>,
     unknown: Sections,
 }
 
@@ -163,6 +177,49 @@ impl Ledger {
     #[must_use]
     pub fn admitted(&self) -> Admitted {
         self.admitted
+    }
+
+    /// Requests admitted so far by the last answer to a view. No scrape before that answer has seen a lease that begins now.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.admitted.requests
+    }
+
+    /// The counts for an answer to a view: those of this moment, or of the last answer where that was just sent. Every view from
+    /// now on has seen the leases that began before the answer with the count `seen`.
+    ///
+    /// # Errors
+    /// The same, where the record stays as it is.
+    pub fn acknowledge(&mut self, members: &Members, seen: u64, now: Time) -> Result<Credit, Credit> {
+        let next = Acknowledged { admitted: self.admitted, held: self.held(members).requests, at: now };
+        let is_news = (next.admitted, next.held) != (self.acknowledged.admitted, self.acknowledged.held);
+        if !is_news || !self.acknowledged.is_due(now) {
+            return Err(self.acknowledged.credit());
+        }
+        self.acknowledged = next;
+        self.begun.forget_before(seen);
+        Ok(next.credit())
+    }
+
+    /// Notes blocks of a lease by when it began.
+    pub fn begin(&mut self, members: &Members, holder: Holder, begun: Begun) {
+        self.begun.grow(members, holder, begun);
+    }
+
+    /// Takes back what was noted of a lease.
+    pub fn unbegin(&mut self, members: &Members, holder: Holder, begun: Begun) {
+        self.begun.shrink(members, holder, begun);
+    }
+
+    /// Holdings of live VMs beyond those that a view with this credit has seen. A credit above our own count is that of a proxy that
+    /// has restarted since, so the view has seen nothing of what is held now.
+    #[must_use]
+    pub fn unseen(&self, credit: Credit, members: &Members) -> Unseen {
+        let is_ours = credit.admitted.requests <= self.admitted.requests;
+        let (since, seen) = if is_ours { (credit.admitted.requests, credit.held) } else { (0, Some(0)) };
+        let held = self.held(members).requests;
+        let requests = seen.map_or(0, |seen| signed(held).saturating_sub(signed(seen)));
+        Unseen { requests, blocks: self.begun.after(since, members) }
     }
 
     /// How long until so many of the requests in flight have ended; `None` before one has.
@@ -419,4 +476,8 @@ impl Ledger {
     pub fn ask_of(&mut self, members: &Members, holder: Holder, requests: u64) {
         self.asked.publish(members, holder, (requests > 0).then_some(Asked(requests)));
     }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

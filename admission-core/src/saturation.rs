@@ -24,7 +24,7 @@ mod utilization;
 pub use budget::{BudgetRule, BudgetSamples, BudgetSource};
 pub use busy::{BusyThresholds, Latch, UNKNOWN_MAX_NUM_BATCHED_TOKENS};
 pub use concurrency::{ConcurrencyLimits, ConcurrencyMode};
-pub use fullness::{Fullness, saturation};
+pub use fullness::{Fullness, full, saturation};
 pub use rule::{Detector, SaturationRule, WorkerLoad};
 pub use utilization::UtilizationThresholds;
 

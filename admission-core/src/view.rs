@@ -13,11 +13,21 @@ mod summary;
 mod workers;
 
 pub use change::changes;
-pub use summary::{Freshness, KvBlocks, ViewSummary};
+pub use summary::{Freshness, KvBlocks, Receipt, ViewSummary};
 pub use workers::{Seen, WorkerKey, Workers};
 
 /// The only version of the document so far; another is refused, not guessed at.
 pub const VIEW_VERSION: u32 = 1;
+
+/// Highest form of documents that this build takes.
+///
+/// A filter of the first form refuses a document with any field beside those of the first release. From form 2 on both
+/// sides pass over fields that they do not know, and an answer or a question names the form, so that a sidecar sends the
+/// fields of form 2 to filters that take them.
+pub const FORM: u32 = 2;
+
+/// Form of documents that a filter takes which names none.
+pub const FIRST_FORM: u32 = 1;
 
 /// Body of `POST /sluice/v1/view`.
 ///
@@ -31,7 +41,6 @@ pub const VIEW_VERSION: u32 = 1;
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ViewDocument {
     /// [`VIEW_VERSION`].
     pub version: u32,
@@ -49,15 +58,23 @@ pub struct ViewDocument {
 
 /// What is known of one pool's workers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct PoolReport {
     /// What this proxy had admitted to the pool, as last told by a [`ViewAnswer`] before the scrape began. Admissions
     /// since then are not yet in the workers' numbers, so the filter adds them.
     #[serde(default)]
     pub admitted: Admitted,
+    /// Requests that this proxy held in the pool when it had admitted `admitted`. Form 2; absent where its answer had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
     /// How full the pool is, see [`crate::saturation`]; 1 is full, and it may be more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saturation: Option<f64>,
+    /// Requests that would bring `saturation` from 0 to 1, where it counts requests. Form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_requests: Option<u64>,
+    /// KV blocks that would bring `saturation` from 0 to 1, where it counts what the KV caches hold. Form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_blocks: Option<u64>,
     /// Share of the pool that lanes with a dispatch budget may still fill, 0 to 1, where the sidecar measures it by
     /// itself. Absent, it is what `saturation` leaves of 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +88,6 @@ pub struct PoolReport {
 
 /// One worker, as last scraped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct WorkerReport {
     /// `ip:port` where the worker serves requests.
     pub address: String,
@@ -119,7 +135,6 @@ pub enum Role {
 
 /// One data-parallel rank. A number that the engine does not report is absent, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RankReport {
     /// Number of the rank within its worker.
     #[serde(default)]
@@ -149,12 +164,20 @@ pub struct RankReport {
 
 /// What a proxy has admitted to a pool since it started: only ever rises, so the difference of two is what came between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Admitted {
     /// Requests.
     pub requests: u64,
     /// KV blocks those requests were estimated to need.
     pub blocks: u64,
+}
+
+/// Counts of a proxy for one pool at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Credit {
+    /// All that it had admitted since it started.
+    pub admitted: Admitted,
+    /// Requests it held then; `None` where it did not say.
+    pub held: Option<u64>,
 }
 
 /// Answer to a view that was taken.
@@ -166,9 +189,16 @@ pub struct ViewAnswer {
     pub generation: u64,
     /// For each pool of the document, to be named in the next one.
     pub admitted: BTreeMap<String, Admitted>,
+    /// Requests that the proxy held when it had admitted so much, for each pool of the document.
+    // Why beside `admitted` and not in it: a sidecar of the first form refuses an answer with an unknown field in there.
+    #[serde(default)]
+    pub held: BTreeMap<String, u64>,
     /// Requests that wait in the proxy, for each pool of the document.
     #[serde(default)]
     pub queued: BTreeMap<String, u64>,
+    /// Highest form of documents that the filter takes.
+    #[serde(default = "first_form")]
+    pub form: u32,
 }
 
 /// Answer to a view that was refused; with status 409 it says what stands.
@@ -189,7 +219,6 @@ pub struct ViewRefusal {
 
 /// Body of the question in which a proxy asks a sidecar for its view; the answer is a [`ViewDocument`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ViewQuestion {
     /// [`VIEW_VERSION`].
     pub version: u32,
@@ -197,6 +226,9 @@ pub struct ViewQuestion {
     pub proxy: String,
     /// What the proxy has admitted, for each of its pools.
     pub admitted: BTreeMap<String, Admitted>,
+    /// Requests that the proxy held when it had admitted so much, for each of its pools. Form 2.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held: BTreeMap<String, u64>,
     /// Requests that wait in the proxy, for each of its pools.
     #[serde(default)]
     pub queued: BTreeMap<String, u64>,
@@ -208,11 +240,13 @@ pub struct ViewQuestion {
     pub needs_whole: bool,
     /// How long the answer may be kept back while there is no news, in milliseconds.
     pub wait_ms: u64,
+    /// Highest form of documents that the filter takes. A sidecar of the first form refuses a question that names one.
+    #[serde(default = "first_form", skip_serializing_if = "is_first_form")]
+    pub form: u32,
 }
 
 /// Names a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Have {
     /// Its epoch.
     pub epoch: u64,
@@ -220,7 +254,32 @@ pub struct Have {
     pub generation: u64,
 }
 
+impl ViewAnswer {
+    /// Counts of the proxy for a pool; `None` where it does not name the pool.
+    pub fn credit(&self, pool: &str) -> Option<Credit> {
+        let admitted = *self.admitted.get(pool)?;
+        Some(Credit { admitted, held: self.held.get(pool).copied() })
+    }
+}
+
+impl ViewQuestion {
+    /// The same question as a sidecar of the first form understands it.
+    #[must_use]
+    pub fn in_first_form(self) -> Self {
+        Self { held: BTreeMap::new(), form: FIRST_FORM, ..self }
+    }
+}
+
 impl PoolReport {
+    /// The same report as a filter of a form understands it.
+    #[must_use]
+    pub fn in_form(self, form: u32) -> Self {
+        if form > FIRST_FORM {
+            return self;
+        }
+        Self { held: None, full_requests: None, full_blocks: None, ..self }
+    }
+
     /// Workers that can be given work.
     pub fn live(&self) -> impl Iterator<Item = &WorkerReport> {
         self.workers.iter().filter(|worker| worker.state == WorkerState::Up)
@@ -269,4 +328,12 @@ pub fn kv_used_share(ranks: &[RankReport]) -> Option<f64> {
             (!ranks.is_empty()).then(|| sum / ranks.len() as f64)
         }
     }
+}
+
+fn first_form() -> u32 {
+    FIRST_FORM
+}
+
+fn is_first_form(form: &u32) -> bool {
+    *form == FIRST_FORM
 }

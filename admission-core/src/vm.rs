@@ -13,7 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::forecast::Promises;
 use crate::gather::gather;
 use crate::keys::Keys;
-use crate::ledger::{Amount, LaneKey, Ledger, TallyKey};
+use crate::ledger::{Amount, Begun, LaneKey, Ledger, TallyKey};
 use crate::members::{Holder, Members, Observer};
 use crate::outcome::Refusal;
 use crate::policy::Pool;
@@ -136,8 +136,9 @@ impl Spending {
     }
 }
 
-/// Of what one VM holds in one record under one lane: all of it, and amounts by what they are tallied under.
-type Sum = (Amount, BTreeMap<TallyKey, u64>);
+/// What one VM holds in one record under one lane: all of it, amounts by what they are tallied under, and blocks by when
+/// their leases began.
+type Sum = (Amount, BTreeMap<TallyKey, u64>, Vec<Begun>);
 
 /// Requests by when they have started.
 type ByStart = BTreeSet<(Time, LeaseId)>;
@@ -315,19 +316,20 @@ impl Vm {
         let mut sums: BTreeMap<(Rc<str>, LaneKey), Sum> = BTreeMap::new();
         for lease in self.leases.values() {
             for key in [&lease.tenant_key, &lease.pool_key] {
-                let (sum, tallies) = sums.entry((Rc::clone(key), lease.lane)).or_default();
+                let (sum, tallies, begun) = sums.entry((Rc::clone(key), lease.lane)).or_default();
                 *sum = sum.plus(lease.amount);
+                begun.extend(lease.begun_in(key));
                 for (key, amount) in lease.tallied_in(key) {
                     let tallied = tallies.entry(key).or_default();
                     *tallied = tallied.saturating_add(amount);
                 }
             }
         }
-        for ((key, lane), (amount, tallies)) in sums {
+        for ((key, lane), (amount, tallies, begun)) in sums {
             let (tallies, kind, frees) = (tallies.into_iter().collect(), Kind::Recharge, Frees::Nothing);
             self.change(
                 store,
-                Change { key, holder, lane, amount, tallies, kind, budget: None, frees, evicted: None },
+                Change { key, holder, lane, amount, tallies, begun, kind, budget: None, frees, evicted: None },
                 now,
             );
         }
@@ -346,7 +348,7 @@ impl Vm {
     }
 
     fn apply(&mut self, store: &impl Store, change: &Change, now: Time) -> Result<(Spent, Spent), StoreError> {
-        let Change { key, holder, lane, amount, tallies, kind, budget, evicted, .. } = change;
+        let Change { key, holder, lane, amount, tallies, begun, kind, budget, evicted, .. } = change;
         let members = &self.members;
         let after = store::update(store, key, |ledger: &mut Ledger| {
             match kind {
@@ -359,6 +361,12 @@ impl Vm {
                 match kind {
                     Kind::Release(_) | Kind::Refund => ledger.untally(members, *holder, *tally, *amount),
                     Kind::Recharge | Kind::Overdraft => ledger.tally(members, *holder, *tally, *amount),
+                }
+            }
+            for begun in begun {
+                match kind {
+                    Kind::Release(_) | Kind::Refund => ledger.unbegin(members, *holder, *begun),
+                    Kind::Recharge | Kind::Overdraft => ledger.begin(members, *holder, *begun),
                 }
             }
             if let Some(Settlement { rates, flow, spend, give_back }) = budget {

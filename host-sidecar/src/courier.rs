@@ -79,6 +79,8 @@ pub enum Outcome {
     Refused(ViewRefusal),
     /// It does not hold what the document changes (status 409): it has restarted, or another of its threads was asked.
     Baseless,
+    /// The proxy does not read documents of this form (status 400): another module runs there than when it named the form.
+    Unread,
     /// It does not accept the token (status 401).
     Unauthorized,
     /// Anything else, as a sentence.
@@ -170,8 +172,8 @@ impl Courier {
                 (first || before != Phase::Fine).then_some(Transition::Taken)
             }
             Outcome::Refused(refusal) => self.refused(refusal, now, jitter),
-            // No failure: the whole follows at once.
-            Outcome::Baseless => None,
+            // No failure: the whole follows at once, in the first form.
+            Outcome::Baseless | Outcome::Unread => None,
             Outcome::Unauthorized => self.fail("it does not accept the token".into(), now, jitter),
             Outcome::Failed(reason) => self.fail(reason.clone(), now, jitter),
         }
@@ -212,7 +214,7 @@ impl Outcome {
     }
 
     /// Every value of the metric label `result`.
-    pub const LABELS: [&str; 5] = ["taken", "refused", "baseless", "unauthorized", "failed"];
+    pub const LABELS: [&str; 6] = ["taken", "refused", "baseless", "unread", "unauthorized", "failed"];
 
     /// The value of the metric label `result`.
     pub fn label(&self) -> &'static str {
@@ -220,6 +222,7 @@ impl Outcome {
             Self::Taken(_) => "taken",
             Self::Refused(_) => "refused",
             Self::Baseless => "baseless",
+            Self::Unread => "unread",
             Self::Unauthorized => "unauthorized",
             Self::Failed(_) => "failed",
         }

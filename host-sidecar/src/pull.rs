@@ -150,8 +150,11 @@ impl Pulls {
             epoch: have.epoch,
             generation: have.generation,
             admitted: question.admitted.clone(),
+            held: question.held.clone(),
             queued: question.queued.clone(),
+            form: question.form,
         };
+        asker.told.speak(question.form);
         self.shared.update(|table| table.said(asker.id, &said, now, took));
         Ok(asker.number)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission_core::control::VIEW_PATH;
-use admission_core::view::{ViewDocument, ViewRefusal};
+use admission_core::view::{FIRST_FORM, ViewDocument, ViewRefusal};
 use hyper::StatusCode;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -74,14 +74,15 @@ impl Pusher {
         }
     }
 
-    /// A proxy that does not hold what a document changes, since it has restarted, is told the whole at once.
+    /// A proxy that does not hold what a document changes, since it has restarted, gets the whole without delay; so does one that
+    /// takes another form of documents than this one had.
     async fn push(&mut self) {
         if !self.tell().await {
             self.tell().await;
         }
     }
 
-    /// Says what is new; false where the proxy does not hold what that changes.
+    /// Says what is new; false where the whole must follow.
     async fn tell(&mut self) -> bool {
         let now = self.shared.now();
         let begun = self.courier.begin(now);
@@ -91,17 +92,23 @@ impl Pusher {
         let now = self.shared.now();
         let transition = self.courier.end(&outcome, sent.extent, now, fastrand::f64());
         self.shared.counters.pushed(&self.proxy.url, outcome.label());
-        if let Outcome::Taken(answer) = &outcome {
-            self.told.taken(sent);
-            let holds = self.told.pools();
-            self.shared.update(|table| table.said(self.id, answer, now, Some(holds)));
-        } else {
-            self.told.forget();
-        }
+        let is_incomplete = match &outcome {
+            Outcome::Taken(answer) => {
+                self.told.taken(sent);
+                let holds = self.told.pools();
+                self.shared.update(|table| table.said(self.id, answer, now, Some(holds)));
+                self.told.speak(answer.form)
+            }
+            Outcome::Unread => self.told.speak(FIRST_FORM),
+            _ => {
+                self.told.forget();
+                outcome == Outcome::Baseless
+            }
+        };
         if let Some(transition) = transition {
             log_change(&self.proxy.url, &transition);
         }
-        outcome != Outcome::Baseless
+        !is_incomplete
     }
 
     async fn send(&mut self, document: &ViewDocument, stamp: Stamp) -> Outcome {
@@ -116,6 +123,7 @@ impl Pusher {
                 Ok(refusal) => Outcome::Refused(refusal),
                 Err(problem) => Outcome::Failed(problem),
             },
+            Ok((StatusCode::BAD_REQUEST, _)) if self.told.form() > FIRST_FORM => Outcome::Unread,
             Ok((StatusCode::UNAUTHORIZED, _)) => {
                 self.read_token_again().await;
                 Outcome::Unauthorized

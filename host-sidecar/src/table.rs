@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission_core::saturation::{BudgetSource, BusyThresholds};
-use admission_core::view::{Admitted, PoolReport, ViewAnswer};
+use admission_core::view::{Credit, PoolReport, ViewAnswer};
 
 use crate::config::{self, Patience};
 use crate::discovery::{Condition, Found, Member};
@@ -84,10 +84,12 @@ pub enum ThresholdError {
 pub struct PoolNow<'a> {
     /// Its name.
     pub name: Arc<str>,
-    /// What the proxy has last said to have admitted.
-    pub said: Admitted,
+    /// What the proxy has last said to have admitted and to hold.
+    pub said: Credit,
     /// How full it is.
     pub saturation: Option<f64>,
+    /// Requests, and KV blocks, that alone would fill it.
+    pub full: (Option<u64>, Option<u64>),
     /// What its dispatch budget comes to, where it has one.
     pub dispatch_budget: Option<f64>,
     /// Those that have been tried, in the order of their addresses.
@@ -283,7 +285,7 @@ impl Table {
         let settled = self.pools.iter().filter(|pool| pool.settled);
         let mut pools: Vec<_> = settled
             .map(|pool| {
-                let said = self.proxies.admitted(proxy, &pool.name).unwrap_or_default();
+                let said = self.proxies.credit(proxy, &pool.name).unwrap_or_default();
                 pool.told_to(proxy, said, now, &self.patience, self.proxies.queued(&pool.name, now))
             })
             .collect();

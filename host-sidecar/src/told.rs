@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use admission_core::view::{Admitted, PoolReport, VIEW_VERSION, ViewDocument, WorkerReport};
+use admission_core::view::{Credit, FIRST_FORM, PoolReport, VIEW_VERSION, ViewDocument, WorkerReport};
 
 use crate::courier::{Begun, Extent, Stamp};
 use crate::table::{PoolNow, Revision, WorkerNow};
@@ -18,6 +18,8 @@ pub struct Told {
     stamp: Option<Stamp>,
     /// By name.
     pools: BTreeMap<Arc<str>, Held>,
+    /// The form of documents that it takes; 0 until it has named one.
+    form: u32,
     /// Pool and address of the last worker whose numbers were told for their turn.
     turn: Option<(Arc<str>, Arc<str>)>,
 }
@@ -28,7 +30,7 @@ struct Held {
     /// Without workers.
     report: PoolReport,
     /// What the proxy had said to have admitted when it was told.
-    said: Admitted,
+    said: Credit,
     workers: BTreeMap<Arc<str>, HeldWorker>,
 }
 
@@ -38,7 +40,7 @@ struct HeldWorker {
     /// Which numbers these are.
     numbers: u64,
     /// What the proxy was known to have admitted when the scrape began that these numbers are from.
-    credit: Admitted,
+    credit: Credit,
 }
 
 /// A document, and what the proxy holds when it has taken it.
@@ -54,8 +56,8 @@ pub struct Sent {
 /// Address, numbers and credit of the pool's workers in the document, in its order; and what the proxy had said.
 #[derive(Debug)]
 struct Credits {
-    said: Admitted,
-    workers: Vec<(Arc<str>, u64, Admitted)>,
+    said: Credit,
+    workers: Vec<(Arc<str>, u64, Credit)>,
 }
 
 impl Told {
@@ -78,12 +80,12 @@ impl Told {
             credits: Vec::new(),
         };
         let Some((_, chosen, news)) = change else {
-            now.iter().for_each(|pool| sent.add(pool, pool.workers.iter().map(|worker| (worker, None))));
+            now.iter().for_each(|pool| sent.add(pool, self.form, pool.workers.iter().map(|worker| (worker, None))));
             return sent;
         };
         for ((pool, is_told), news) in now.iter().zip(&chosen.is_told).zip(news) {
             let held = is_told.iter().zip(news.workers).map(|(is_told, news)| news.credit.filter(|_| !is_told));
-            sent.add(pool, pool.workers.iter().zip(held));
+            sent.add(pool, self.form, pool.workers.iter().zip(held));
             sent.remove(pool, news.gone, self.pools.get(&pool.name));
         }
         sent
@@ -109,7 +111,23 @@ impl Told {
         }
     }
 
-    /// Names of the pools it holds views of.
+    /// The form of documents that it takes.
+    pub fn form(&self) -> u32 {
+        self.form.max(FIRST_FORM)
+    }
+
+    /// Sets the form of documents that it takes; true when that is another one. A document that it holds in another form lacks
+    /// fields, so the whole follows.
+    pub fn speak(&mut self, form: u32) -> bool {
+        let is_another = form.max(FIRST_FORM) != self.form();
+        if is_another {
+            self.forget();
+        }
+        self.form = form;
+        is_another
+    }
+
+    /// Names of the pools that it holds views of.
     pub fn pools(&self) -> Vec<Arc<str>> {
         self.pools.keys().cloned().collect()
     }
@@ -177,7 +195,7 @@ struct News {
     /// The rest.
     is_number: bool,
     /// Of the numbers that the proxy holds.
-    credit: Option<Admitted>,
+    credit: Option<Credit>,
 }
 
 /// By their texts, which are mostly the same one.
@@ -204,7 +222,7 @@ impl Held {
     /// Numbers that a later scrape has seen again are as good as from that. A proxy whose count fell has restarted, and what
     /// was known of the one before says nothing.
     fn news(&mut self, pool: &PoolNow<'_>) -> PoolNews {
-        let has_restarted = pool.said.requests < self.said.requests;
+        let has_restarted = pool.said.admitted.requests < self.said.admitted.requests;
         self.said = pool.said;
         let mut news = PoolNews { workers: Vec::with_capacity(pool.workers.len()), gone: Vec::new() };
         // Both are in the order of addresses.
@@ -230,7 +248,7 @@ impl HeldWorker {
         if has_numbers {
             self.credit = worker.credit;
         } else if has_restarted {
-            self.credit = Admitted::default();
+            self.credit = Credit::default();
         }
         let is_number = !has_numbers || !worker.has_cause(&self.report);
         News { is_state: !worker.has_state(&self.report), is_number, credit: Some(self.credit) }
@@ -245,7 +263,12 @@ impl Sent {
 
     /// Tells of a pool, and of those of its workers that come without a credit; the others are known by numbers of that
     /// credit. The pool's is what was known when the oldest of the scrapes began whose numbers the proxy then holds.
-    fn add<'a>(&mut self, pool: &PoolNow<'_>, all: impl Iterator<Item = (&'a WorkerNow<'a>, Option<Admitted>)>) {
+    fn add<'a>(
+        &mut self,
+        pool: &PoolNow<'_>,
+        form: u32,
+        all: impl Iterator<Item = (&'a WorkerNow<'a>, Option<Credit>)>,
+    ) {
         let (mut workers, mut told, mut oldest) = (Vec::new(), Vec::new(), None);
         for (worker, held) in all {
             if held.is_none() {
@@ -253,14 +276,18 @@ impl Sent {
                 told.push((Arc::clone(worker.address), worker.numbers, worker.credit));
             }
             let credit = held.unwrap_or(worker.credit);
-            let is_older = |oldest: Admitted| (credit.requests, credit.blocks) < (oldest.requests, oldest.blocks);
-            if worker.is_live() && oldest.is_none_or(is_older) {
+            let order = |credit: Credit| (credit.admitted.requests, credit.admitted.blocks, credit.held);
+            let is_older = |oldest: Credit| order(credit) < order(oldest);
+            if worker.is_counted() && oldest.is_none_or(is_older) {
                 oldest = Some(credit);
             }
         }
-        let PoolNow { said, saturation, dispatch_budget, .. } = *pool;
-        let admitted = oldest.unwrap_or(said);
-        let report = PoolReport { admitted, saturation, dispatch_budget, workers, removed: Vec::new() };
+        let PoolNow { said, saturation, full: (full_requests, full_blocks), dispatch_budget, .. } = *pool;
+        let Credit { admitted, held } = oldest.unwrap_or(said);
+        let removed = Vec::new();
+        let report =
+            PoolReport { admitted, held, saturation, full_requests, full_blocks, dispatch_budget, workers, removed };
+        let report = report.in_form(form);
         self.document.pools.insert(pool.name.to_string(), report);
         self.credits.push((Arc::clone(&pool.name), Credits { said, workers: told }));
     }

@@ -7,12 +7,11 @@ use std::collections::BTreeMap;
 
 use super::{Receiver, StandingView};
 use crate::keys::Keys;
-use crate::ledger::Ledger;
 use crate::members::Members;
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
-use crate::view::{Have, VIEW_VERSION, ViewQuestion};
+use crate::view::{FORM, Have, VIEW_VERSION, ViewQuestion};
 
 /// How long nobody else asks after a VM has last said that it does.
 pub const LEASE: Millis = Millis(1_000);
@@ -21,6 +20,36 @@ pub const LEASE: Millis = Millis(1_000);
 const ENOUGH: Millis = Millis(LEASE.0 / 2);
 
 const SECTION: u8 = 1;
+
+/// Form in which a sidecar is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asking {
+    /// The newest form.
+    #[default]
+    Newest,
+    /// The first form: a question in the newest was refused.
+    First,
+    /// The first form, as long as views have this epoch: that sidecar refuses the newest.
+    FirstOf(u64),
+}
+
+impl Asking {
+    /// The question as it is to be asked.
+    #[must_use]
+    pub fn in_form(self, question: ViewQuestion) -> ViewQuestion {
+        if self == Self::Newest { question } else { question.in_first_form() }
+    }
+
+    /// Form of the next question once a view of an epoch was taken: another epoch is another sidecar, which may know more.
+    #[must_use]
+    pub fn taken(self, epoch: u64) -> Self {
+        match self {
+            Self::First => Self::FirstOf(epoch),
+            Self::FirstOf(refusing) if refusing == epoch => self,
+            Self::FirstOf(_) | Self::Newest => Self::Newest,
+        }
+    }
+}
 
 /// Who asks, and until when nobody else does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,15 +152,16 @@ pub fn question<'a>(
     receiver: &Receiver,
     proxy: String,
     pools: impl Iterator<Item = &'a str>,
-    wait: Millis,
+    (wait, now): (Millis, Time),
 ) -> Result<ViewQuestion, StoreError> {
     let keys = &receiver.keys;
     let standing: StandingView = store::read(store, &keys.view())?.0;
     let members: Members = store::read(store, &keys.members())?.0;
-    let (mut admitted, mut queued) = (BTreeMap::new(), BTreeMap::new());
+    let (mut admitted, mut held, mut queued) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for pool in pools {
-        let ledger: Ledger = store::read(store, &keys.pool(pool))?.0;
-        admitted.insert(pool.to_owned(), ledger.admitted());
+        let (credit, ledger) = super::acknowledge(store, keys, pool, &members, now)?;
+        admitted.insert(pool.to_owned(), credit.admitted);
+        held.extend(credit.held.map(|held| (pool.to_owned(), held)));
         queued.insert(pool.to_owned(), super::queued_in(&ledger, &members));
     }
     let have = Have { epoch: standing.epoch, generation: standing.generation };
@@ -139,6 +169,7 @@ pub fn question<'a>(
         version: VIEW_VERSION,
         proxy,
         admitted,
+        held,
         queued,
         needs_whole: receiver
             .last
@@ -146,6 +177,7 @@ pub fn question<'a>(
             .is_none_or(|last| (last.epoch, last.generation) != (have.epoch, have.generation)),
         have: (standing != StandingView::default()).then_some(have),
         wait_ms: wait.0,
+        form: FORM,
     })
 }
 
@@ -186,6 +218,13 @@ mod tests {
     }
 
     #[test]
+    fn a_sidecar_that_refused_the_newest_form_is_asked_in_the_first_until_another_comes() {
+        let refused = Asking::First.taken(7);
+        assert_eq!((refused, refused.taken(7)), (Asking::FirstOf(7), Asking::FirstOf(7)));
+        assert_eq!((refused.taken(8), Asking::Newest.taken(8)), (Asking::Newest, Asking::Newest));
+    }
+
+    #[test]
     fn a_process_keeps_the_name_it_was_given_first() {
         let store = MemoryStore::default();
         let name = process(&store, &keys(), || (1, 0xff)).unwrap();
@@ -197,8 +236,9 @@ mod tests {
     fn a_question_says_what_stands_and_what_was_admitted() {
         let (store, control) = (MemoryStore::default(), control::control());
         let (mut receiver, other) = (Receiver::of(&control), Receiver::of(&control));
-        let ask =
-            |receiver: &Receiver| question(&store, receiver, "x".into(), ["p", "q"].into_iter(), Millis(9)).unwrap();
+        let ask = |receiver: &Receiver| {
+            question(&store, receiver, "x".into(), ["p", "q"].into_iter(), (Millis(9), Time(1))).unwrap()
+        };
         let first = ask(&receiver);
         assert_eq!((first.have, first.wait_ms, first.admitted.len()), (None, 9, 2));
         receiver.take(&store, &control::view(5, 3, 1), Time(1)).unwrap();

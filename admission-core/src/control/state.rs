@@ -107,11 +107,13 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
         })
     });
     let workers: Vec<Value> = workers.collect();
+    let unseen = |view: &ViewSummary| ledger.unseen(view.credit, members);
     let view = seen.summary.map(|view| {
         json!({
             "age_ms": now.since(view.received).0, "generation": view.generation,
             "live_workers": view.live_workers, "free_workers": view.free_workers,
-            "saturation": view.saturation,
+            "saturation": view.saturation, "full_requests": view.full_requests, "full_blocks": view.full_blocks,
+            "unseen_requests": unseen(view).requests, "unseen_blocks": unseen(view).blocks,
             "kv_total_blocks": view.kv.map(|kv| kv.total), "kv_free_blocks": view.kv.map(|kv| kv.free),
         })
     });

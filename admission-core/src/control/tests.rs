@@ -111,19 +111,25 @@ fn without_its_workers_a_summary_is_not_written() {
     assert_eq!((workers(&store), standing(&store)), ((5, 3, 3), (5, 3, 3)));
 }
 
-#[test]
-fn the_answer_tells_what_was_admitted() {
-    let (store, control) = (MemoryStore::default(), control());
+/// Some requests of two blocks each start in pool `p`.
+fn admit(store: &MemoryStore, control: &Control, requests: u64) {
     let mut members = Members::default();
     let holder = members.join().unwrap();
-    let amount = Amount { requests: 2, tokens: Tokens(64), blocks: Blocks(4) };
-    let charged = store::update(&store, &control.keys.pool("p"), |pool: &mut Ledger| {
+    let amount = Amount { requests, tokens: Tokens(requests * 32), blocks: Blocks(requests * 2) };
+    let charged = store::update(store, &control.keys.pool("p"), |pool: &mut Ledger| {
         pool.admit(&members, holder, LaneKey(1), amount);
         Ok::<(), ()>(())
     });
     charged.unwrap().unwrap();
+}
+
+#[test]
+fn the_answer_tells_what_was_admitted() {
+    let (store, control) = (MemoryStore::default(), control());
+    admit(&store, &control, 2);
     let answer = Receiver::of(&control).take(&store, &view(1, 1, 1), Time(0)).unwrap().answer;
     assert_eq!(answer.admitted["p"], crate::view::Admitted { requests: 2, blocks: 4 });
+    assert_eq!((answer.held["p"], answer.form), (2, crate::view::FORM));
 }
 
 #[test]
@@ -164,6 +170,7 @@ fn whole(generation: u64, addresses: &[&str]) -> Vec<u8> {
 fn a_change_says_only_what_is_new() {
     let (store, control) = (MemoryStore::default(), control());
     let mut receiver = Receiver::of(&control);
+    admit(&store, &control, 9);
     receiver.take(&store, &whole(1, &["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"]), Time(0)).unwrap();
     let news = json!({"p": {
         "admitted": {"requests": 9, "blocks": 90}, "workers": [addressed("10.0.0.2:1", true), addressed("10.0.0.4:1", false)],
@@ -173,12 +180,12 @@ fn a_change_says_only_what_is_new() {
     assert_eq!(answer.admitted.keys().collect::<Vec<_>>(), ["p", "q"], "of pools without news too");
     let summary = ViewSummary::decode(&store.read(&control.keys.view_of("p")).0.unwrap()).unwrap();
     assert_eq!((summary.generation, summary.live_workers, summary.free_workers), (2, 3, 2));
-    assert_eq!((summary.admitted.requests, summary.received), (9, Time(50)));
+    assert_eq!((summary.credit.admitted.requests, summary.received), (9, Time(50)));
 
     receiver.take(&store, &change(3, 2, json!({})), Time(900)).unwrap();
     let summary = ViewSummary::decode(&store.read(&control.keys.view_of("p")).0.unwrap()).unwrap();
     assert_eq!((summary.generation, summary.received), (3, Time(900)), "no news is what a heartbeat says");
-    assert_eq!((summary.live_workers, summary.admitted.requests), (3, 9));
+    assert_eq!((summary.live_workers, summary.credit.admitted.requests), (3, 9));
     assert_eq!(workers(&store), (5, 3, 3));
 }
 

@@ -84,7 +84,7 @@ impl Scene<'_> {
 
     pub(super) fn below_ceiling(&self, lane: &Lane) -> Result<(), Refusal> {
         let (Sight::Fresh(view), Some(ceiling)) = (self.sight, &lane.ceiling) else { return Ok(()) };
-        let Some(saturation) = view.saturation.filter(|saturation| *saturation >= ceiling.saturation) else {
+        let Some(saturation) = self.saturation(view).filter(|saturation| *saturation >= ceiling.saturation) else {
             return Ok(());
         };
         let per_mille = |saturation: f64| (saturation * 1_000.0).round() as u64;
@@ -96,6 +96,17 @@ impl Scene<'_> {
         };
         let retry = advice(Some((self.ledger, self.members)), 1);
         Err(Refusal { reason: Reason::Saturated, limit: Some(limit), detail: Detail::None, retry, place: None })
+    }
+
+    /// Saturation with what the workers cannot have shown yet: `S + U / full`, where U is what this proxy has
+    /// started since the scrape less what has ended, in what the saturation counts. Never below 0.
+    fn saturation(&self, view: &ViewSummary) -> Option<f64> {
+        let unseen = self.ledger.unseen(view.credit, self.members);
+        let by_requests = view.full_requests.map(|full| unseen.requests as f64 / full as f64);
+        let by_blocks = view.full_blocks.map(|full| unseen.blocks.0 as f64 / full as f64);
+        // Why the larger: a detector that counts both is as full as the worse of the two.
+        let more = by_requests.into_iter().chain(by_blocks).reduce(f64::max).unwrap_or(0.0);
+        view.saturation.map(|saturation| (saturation + more).max(0.0))
     }
 
     /// A lane with a dispatch budget holds no more than that: `max × (D − baseline)`, and one request in any case as long as

@@ -1,9 +1,11 @@
 use super::*;
-use crate::ledger::LaneKey;
+use crate::ledger::{Begun, LaneKey};
 use crate::members::Holder;
 use crate::policy::{Plugin, Policy};
 use crate::units::Millis;
-use crate::view::{Admitted, KvBlocks, WorkerKey};
+use crate::view::{Admitted, Credit, KvBlocks, WorkerKey};
+
+mod ceilings;
 
 const LANE: LaneKey = LaneKey(1);
 const NOW: Time = Time(10_000);
@@ -33,12 +35,22 @@ fn picture(pool: &str) -> Picture {
         live_workers: 2,
         free_workers: 2,
         kv: Some(KvBlocks { total: Blocks(100), free: Blocks(50) }),
-        admitted: Admitted::default(),
+        credit: Credit::default(),
         saturation: None,
+        full_requests: None,
+        full_blocks: None,
+        on_receipt: Credit::default(),
         dispatch_budget: None,
     };
     let (tenant, pool) = (Ledger::default(), Ledger::default());
     Picture { policy: *policy, view: Some(view), workers: None, tenant, pool, members, holder }
+}
+
+/// The same, with lanes of its own.
+fn lanes(lanes: &str) -> Picture {
+    let json = format!(r#"{{"lanes": [{lanes}], "pools": [{{"name": "p", "max_in_flight": 9}}]}}"#);
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
+    Picture { policy: *policy, ..picture(r#""max_in_flight": 9"#) }
 }
 
 impl Picture {
@@ -76,6 +88,15 @@ impl Picture {
     fn hold_in_pool(&mut self, requests: u64, tokens: u64) {
         let amount = Amount { requests, tokens: Tokens(tokens), blocks: Tokens(tokens).blocks_of(16) };
         self.pool.admit(&self.members, self.holder, LANE, amount);
+        let begun = Begun { since: self.pool.acknowledged(), worker: None, blocks: amount.blocks };
+        self.pool.begin(&self.members, self.holder, begun);
+    }
+
+    /// A view comes whose scrapes began after all that is admitted.
+    fn scrape(&mut self) {
+        let now = Time(NOW.0 + self.pool.acknowledged() * 1_000);
+        let (Ok(credit) | Err(credit)) = self.pool.acknowledge(&self.members, 0, now);
+        self.view().credit = credit;
     }
 
     fn view(&mut self) -> &mut ViewSummary {
@@ -209,8 +230,15 @@ fn blocks_are_fitted_less_headroom_and_less_what_the_scrape_has_not_seen() {
     assert_eq!(picture.refusal(&ask(641, 0)), (Reason::KvBlocks, 41, 40));
     picture.hold_in_pool(2, 320);
     assert_eq!(picture.refusal(&ask(640, 0)), (Reason::KvBlocks, 40, 20), "20 blocks admitted since the scrape");
-    picture.view().admitted = Admitted { requests: 2, blocks: 20 };
+    picture.scrape();
     assert_eq!(picture.decide(&ask(640, 0)), Ok(()), "the next scrape has seen them");
+    picture.hold_in_pool(1, 160);
+    assert_eq!(picture.refusal(&ask(640, 0)), (Reason::KvBlocks, 40, 30));
+    let amount = Amount { requests: 2, tokens: Tokens(320), blocks: Blocks(20) };
+    picture.pool.refund(&picture.members, picture.holder, LANE, amount);
+    picture.pool.unbegin(&picture.members, picture.holder, Begun { since: 0, worker: None, blocks: Blocks(20) });
+    let what = "what the scrape has seen frees nothing when it ends: the next scrape shows that";
+    assert_eq!(picture.refusal(&ask(640, 0)), (Reason::KvBlocks, 40, 30), "{what}");
 }
 
 #[test]
@@ -238,7 +266,7 @@ fn more_blocks_than_there_could_ever_be_are_oversize_once_read() {
 #[test]
 fn a_restarted_proxy_counts_all_it_holds_until_the_next_scrape() {
     let mut picture = picture(r#""max_in_flight": 9, "kv": {"headroom": 0.0}"#);
-    picture.view().admitted = Admitted { requests: 900, blocks: 9_000 };
+    picture.view().credit = Credit { admitted: Admitted { requests: 900, blocks: 9_000 }, held: Some(90) };
     picture.hold_in_pool(1, 640);
     assert_eq!(picture.refusal(&ask(176, 0)), (Reason::KvBlocks, 11, 10));
 }
@@ -278,6 +306,7 @@ fn credit_is_never_more_than_what_is_still_held() {
     assert_eq!(picture.refusal(&ask(176, 0)), (Reason::KvBlocks, 11, 10));
     let amount = Amount { requests: 1, tokens: Tokens(640), blocks: Blocks(40) };
     picture.pool.release(&picture.members, picture.holder, LANE, amount, Millis(1));
+    picture.pool.unbegin(&picture.members, picture.holder, Begun { since: 0, worker: None, blocks: Blocks(40) });
     assert_eq!(picture.decide(&ask(176, 0)), Ok(()));
 }
 
@@ -370,35 +399,6 @@ fn advice_for_tokens_follows_how_many_average_requests_have_to_end() {
         (1_334, 1_334, 2_667, 2_667),
         "4 s of three at a time"
     );
-}
-
-#[test]
-fn a_lane_admits_while_saturation_is_below_its_ceiling() {
-    let lanes = |lanes: &str| {
-        let json = format!(r#"{{"lanes": [{lanes}], "pools": [{{"name": "p", "max_in_flight": 9}}]}}"#);
-        let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
-        let mut picture = picture(r#""max_in_flight": 9"#);
-        picture.policy = *policy;
-        picture
-    };
-    let reason = |picture: &mut Picture, saturation| {
-        picture.view().saturation = saturation;
-        picture.decide(&ask(1, 1)).err().map(|refusal| refusal.reason)
-    };
-    let mut ceiling = lanes(r#"{"name": "a", "ceiling": 1.2}"#);
-    assert_eq!(reason(&mut ceiling, Some(1.199)), None);
-    assert_eq!(reason(&mut ceiling, Some(1.2)), Some(Reason::Saturated));
-    assert_eq!(ceiling.refusal(&ask(1, 1)), (Reason::Saturated, 1_200, 1_199));
-    assert_eq!(reason(&mut ceiling, None), None, "a sidecar that does not say");
-    ceiling.view().saturation = Some(9.0);
-    ceiling.view().received = Time(0);
-    assert_eq!(ceiling.decide(&ask(1, 1)), Ok(()), "of an old view only what the stale policy says is believed");
-    let mut sheddable = lanes(r#"{"name": "a", "priority": -1}"#);
-    assert_eq!(
-        (reason(&mut sheddable, Some(0.999)), reason(&mut sheddable, Some(1.0))),
-        (None, Some(Reason::Saturated))
-    );
-    assert_eq!(reason(&mut lanes(r#"{"name": "a"}"#), Some(7.0)), None, "others have no ceiling unless given one");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Rows of a record that belong to VMs.
 //!
 //! Each VM writes rows under its own slot and epoch. Rows of an epoch that is not live count nothing, and the next writer
-//! drops them; so what a dead VM held or said is void at once, with no journal to replay.
+//! drops them; so what a dead VM held or said is void with its epoch, with no journal to replay.
 
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
@@ -36,7 +36,7 @@ impl<T> PerVm<T> {
         self.0.iter().filter(move |(other, _)| *other == holder).map(|(_, row)| row)
     }
 
-    /// Whether no VM has a row, a dead one neither.
+    /// True when no VM has a row, a dead one included.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -69,6 +69,11 @@ impl<T> PerVm<T> {
     /// Changes each row of a VM; one for which `change` returns false is dropped.
     pub(super) fn change(&mut self, members: &Members, holder: Holder, mut change: impl FnMut(&mut T) -> bool) {
         self.0.retain_mut(|(other, row)| members.counts(other.epoch) && (*other != holder || change(row)));
+    }
+
+    /// Drops every row, of whatever VM, that `stays` does not hold for.
+    pub(super) fn keep(&mut self, stays: impl Fn(&T) -> bool) {
+        self.0.retain(|(_, row)| stays(row));
     }
 
     fn drop_the_dead(&mut self, members: &Members) {

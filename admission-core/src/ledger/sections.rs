@@ -1,6 +1,7 @@
 //! How a ledger is written down.
 
 use super::bands::Bands;
+use super::begun::Acknowledged;
 use super::fair::Flows;
 use super::per_vm::{PerVm, Row};
 use super::tally::Marks;
@@ -25,6 +26,8 @@ const SECTION_REFUSED_UNDER: u8 = 14;
 const SECTION_EVICTABLE: u8 = 15;
 const SECTION_ASKED: u8 = 16;
 const SECTION_DRAIN: u8 = 17;
+const SECTION_ACKNOWLEDGED: u8 = 18;
+const SECTION_BEGUN: u8 = 19;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -61,6 +64,10 @@ impl Record for Ledger {
         }
         writer.section(SECTION_EVICTABLE, |out| self.evictable.write(out));
         writer.section(SECTION_ASKED, |out| self.asked.write(out));
+        if self.acknowledged != Acknowledged::default() {
+            writer.section(SECTION_ACKNOWLEDGED, |out| self.acknowledged.write(out));
+        }
+        writer.section(SECTION_BEGUN, |out| self.begun.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -85,6 +92,8 @@ impl Record for Ledger {
                 SECTION_REFUSED_UNDER => record.refused_under = Some((reader.u64()?, reader.u64()?)),
                 SECTION_EVICTABLE => record.evictable = PerVm::read(&mut reader)?,
                 SECTION_ASKED => record.asked = PerVm::read(&mut reader)?,
+                SECTION_ACKNOWLEDGED => record.acknowledged = Acknowledged::read(&mut reader)?,
+                SECTION_BEGUN => record.begun = PerVm::read(&mut reader)?,
                 _ => return Some(false),
             }
             Some(true)

@@ -59,9 +59,24 @@ impl ConcurrencyLimits {
         }
     }
 
-    fn requests(&self, worker: &WorkerLoad<'_>) -> Fullness {
+    /// Requests and KV blocks that alone would make one worker full.
+    pub(super) fn full(&self, worker: &WorkerLoad<'_>) -> (Option<u64>, Option<u64>) {
+        let requests = Some(self.most_requests(worker));
+        let blocks = worker.block_size.map(|size| self.max_token_concurrency / size.max(1));
+        match self.mode {
+            ConcurrencyMode::Requests => (requests, None),
+            ConcurrencyMode::Tokens => (None, blocks),
+            ConcurrencyMode::Hybrid => (requests, blocks),
+        }
+    }
+
+    fn most_requests(&self, worker: &WorkerLoad<'_>) -> u64 {
         let of_engine = worker.max_num_seqs.map(|seqs| seqs.saturating_mul(worker.ranks.len().max(1) as u64));
-        let most = self.max_concurrency.or(of_engine).unwrap_or(MAX_CONCURRENCY).max(1);
+        self.max_concurrency.or(of_engine).unwrap_or(MAX_CONCURRENCY).max(1)
+    }
+
+    fn requests(&self, worker: &WorkerLoad<'_>) -> Fullness {
+        let most = self.most_requests(worker);
         let held = worker.ranks.iter().try_fold(0.0, |sum, rank| {
             let of_rank = rank.running.or(rank.waiting).map(|_| 0.0)?;
             Some(sum + of_rank + rank.running.unwrap_or(0) as f64 + rank.waiting.unwrap_or(0) as f64)

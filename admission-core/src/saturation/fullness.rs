@@ -50,6 +50,17 @@ pub fn saturation(live: impl Iterator<Item = (Role, Fullness)>) -> f64 {
     prefills.share().max(decodes.share()).min(f64::MAX)
 }
 
+/// Requests and KV blocks that alone would bring a pool from empty to full, given those of its live workers: the sum over the
+/// workers that generate, `None` where no worker's is known.
+pub fn full(live: impl Iterator<Item = (Role, (Option<u64>, Option<u64>))>) -> (Option<u64>, Option<u64>) {
+    let sum = |sum: Option<u64>, more: Option<u64>| match (sum, more) {
+        (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
+        (sum, more) => sum.or(more),
+    };
+    let decoding = live.filter(|(role, _)| role.decodes());
+    decoding.fold((None, None), |(requests, blocks), (_, worker)| (sum(requests, worker.0), sum(blocks, worker.1)))
+}
+
 #[derive(Default)]
 struct Stage {
     held: f64,

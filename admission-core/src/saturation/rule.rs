@@ -51,6 +51,15 @@ impl SaturationRule {
         }
     }
 
+    /// Requests and KV blocks that alone would bring one worker from empty to full, each where the detector counts it and the
+    /// worker reports it.
+    pub fn full(&self, worker: &WorkerLoad<'_>) -> (Option<u64>, Option<u64>) {
+        match self.detector {
+            Detector::Utilization(thresholds) => (None, thresholds.full_blocks(worker.ranks)),
+            Detector::Concurrency(limits) => limits.full(worker),
+        }
+    }
+
     /// Whether a worker that is `full` by [`Fullness::share`] has used up its headroom. One that had when last looked at has
     /// until it is below `1 - hysteresis` of that; `hysteresis` is 0 to 1.
     pub fn is_crowded(&self, full: f64, was_crowded: bool, hysteresis: f64) -> bool {

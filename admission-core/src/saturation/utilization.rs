@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::view::{RankReport, kv_used_share};
+use crate::view::{KvBlocks, RankReport, kv_used_share};
 
 /// At which queue and which use of its KV cache a worker is exactly full.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,12 @@ impl UtilizationThresholds {
             return Err(format!("kv_cache_util_threshold is {share}; it must be above 0 and at most 1"));
         }
         Ok(())
+    }
+
+    /// KV blocks in use at which a worker is full.
+    pub(super) fn full_blocks(&self, ranks: &[RankReport]) -> Option<u64> {
+        let total = KvBlocks::of(ranks)?.total.0;
+        Some((total as f64 * self.kv_cache_util_threshold) as u64)
     }
 
     /// How full a worker is, 1 being full: the worse of queue and KV cache. Every rank has a queue of its own, so their mean is

@@ -44,8 +44,8 @@ fn twist_numbers(pool: &mut PoolReport, rng: &mut fastrand::Rng) {
         0 => pool.saturation = [None, Some(-1.0), Some(0.0), Some(1e300)][rng.usize(..4)],
         1 => pool.dispatch_budget = Some(rng.f64() * 2.0 - 0.5),
         // More than was ever admitted, as after another start of the proxy.
-        2 => pool.admitted.blocks += rng.u64(1..1_000_000),
-        _ => pool.admitted.blocks = 0,
+        2 => pool.admitted.requests += rng.u64(1_000_000..2_000_000),
+        _ => (pool.admitted.requests, pool.admitted.blocks) = (0, 0),
     }
 }
 

@@ -18,6 +18,7 @@ use super::clients::RequestId;
 pub(super) mod books;
 mod order;
 mod rules;
+mod unseen;
 
 use books::Sight;
 use rules::Rules;
@@ -79,8 +80,10 @@ pub(super) struct Reference {
     fenced_within: Option<usize>,
     /// As of the step before: what was decided in the middle of a step may go by it.
     view_before: Option<ViewSummary>,
-    /// Blocks ever admitted; and each running request with what that was once it had started.
+    /// Blocks ever admitted.
     admitted_blocks: u64,
+    /// Requests ever admitted; and each running request with what that was once it had started.
+    admitted: u64,
     admitted_at: BTreeMap<RequestId, u64>,
     /// When some waiter of a tenant was last held up by the tenant's caps.
     held_up_at: BTreeMap<&'static str, Time>,
@@ -117,6 +120,7 @@ impl Reference {
             fenced_within: None,
             view_before: None,
             admitted_blocks: 0,
+            admitted: 0,
             admitted_at: BTreeMap::new(),
             held_up_at: BTreeMap::new(),
             troubled_until: Time(0),
@@ -186,7 +190,7 @@ impl Reference {
 
     /// A VM has died in the middle of a call: only the books know whether it had let somebody in.
     pub(super) fn has_died_within(&mut self, sight: &Sight) {
-        self.admitted_blocks = sight.admitted_blocks;
+        (self.admitted, self.admitted_blocks) = (sight.admitted.requests, sight.admitted.blocks);
     }
 
     /// The clock that all VMs read steps. What is measured here in their ticks goes on as before.
@@ -246,9 +250,10 @@ impl Reference {
             let beside = starts().filter(|(_, other)| other.policy != facts.policy).map(|(id, _)| id).collect();
             let error = |error| format!("I1: {error}, after {} started", id.0);
             self.caps_hold(facts, &beside, sight, now).map_err(error)?;
+            self.ceiling_holds(facts, &starts().collect::<Vec<_>>(), sight, now).map_err(error)?;
         }
-        if self.admitted_blocks != sight.admitted_blocks {
-            let (own, books) = (self.admitted_blocks, sight.admitted_blocks);
+        if self.admitted_blocks != sight.admitted.blocks {
+            let (own, books) = (self.admitted_blocks, sight.admitted.blocks);
             return Err(format!("I2: {own} blocks were admitted, {books} by the books"));
         }
         if alone {
@@ -292,7 +297,8 @@ impl Reference {
                     self.excused.insert(*id);
                 }
                 self.admitted_blocks += facts.amount.blocks.0;
-                self.admitted_at.insert(*id, self.admitted_blocks);
+                self.admitted += 1;
+                self.admitted_at.insert(*id, self.admitted);
             }
             Change::Renews(id, facts) => {
                 if let Some(waiting) = self.waiting.get_mut(id) {
@@ -357,13 +363,7 @@ impl Reference {
         let per_worker = rules.per_worker.map(|cap| cap * u64::from(view.live_workers));
         within("the pool", "requests on its workers", requests, per_worker)?;
         let (Some(headroom), Some(kv)) = (rules.headroom, view.kv) else { return Ok(()) };
-        // A view that has seen more than was ever admitted has seen nothing of what runs.
-        let seen = if view.admitted.blocks > self.admitted_blocks { 0 } else { view.admitted.blocks };
-        let unseen = self.running.iter().filter(|(id, _)| {
-            let at = self.admitted_at.get(id).copied().unwrap_or(0);
-            at > seen && !is_excused(id)
-        });
-        let unseen: u64 = unseen.map(|(_, facts)| facts.amount.blocks.0).sum();
+        let unseen = self.unseen_blocks(view, is_excused);
         let most = kv.total.0 - (kv.total.0 as f64 * headroom).ceil() as u64;
         let used = kv.total.0 - kv.free.0;
         // What the workers use is not ours to bound; only what is admitted on top of it.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::control::{NotTaken, Taken};
-use crate::saturation::{BusyThresholds, SaturationRule, WorkerLoad, saturation};
-use crate::view::{Admitted, PoolReport, VIEW_VERSION, ViewDocument, WorkerReport, WorkerState, changes};
+use crate::saturation::{BusyThresholds, SaturationRule, WorkerLoad, full, saturation};
+use crate::view::{Credit, PoolReport, VIEW_VERSION, ViewDocument, WorkerReport, WorkerState, changes};
 
 use super::faults::Luck;
 use super::lies;
@@ -39,7 +39,7 @@ pub(super) struct Sidecar {
     pool: String,
     epoch: u64,
     generation: u64,
-    admitted: Admitted,
+    credit: Credit,
     /// What a proxy has taken last, on which changes are based.
     taken: Option<(u64, Pools)>,
     sent: Pools,
@@ -54,7 +54,7 @@ impl Sidecar {
             pool: pool.to_owned(),
             epoch: FIRST_EPOCH + number,
             generation: 0,
-            admitted: Admitted::default(),
+            credit: Credit::default(),
             taken: None,
             sent: Pools::new(),
         };
@@ -69,7 +69,7 @@ impl Sidecar {
     /// Forgets everything, under another epoch.
     pub(super) fn restarts(&mut self, later: i64) {
         self.epoch = self.epoch.saturating_add_signed(later);
-        (self.generation, self.admitted, self.taken) = (0, Admitted::default(), None);
+        (self.generation, self.credit, self.taken) = (0, Credit::default(), None);
     }
 
     /// A view of the workers as they are now, to be pushed.
@@ -80,14 +80,16 @@ impl Sidecar {
             report.busy = self.eyes.busy.worker_is_busy(&report.ranks, None);
         }
         let live = reports.iter().filter(|report| report.state == WorkerState::Up);
-        let fullness = |report: &WorkerReport| {
-            SaturationRule::default().fullness(&WorkerLoad { ranks: &report.ranks, ..WorkerLoad::default() })
-        };
-        let saturation = saturation(live.map(|report| (report.role, fullness(report))));
+        let rule = SaturationRule::default();
+        let (full_requests, full_blocks) = full(live.clone().map(|report| (report.role, rule.full(&load(report)))));
+        let saturation = saturation(live.map(|report| (report.role, rule.fullness(&load(report)))));
         self.generation += 1;
         let pool = PoolReport {
-            admitted: self.admitted,
+            admitted: self.credit.admitted,
+            held: self.credit.held,
             saturation: Some(saturation),
+            full_requests,
+            full_blocks,
             workers: reports,
             ..PoolReport::default()
         };
@@ -118,10 +120,14 @@ impl Sidecar {
         if answer.epoch != self.epoch {
             return;
         }
-        if let Some(admitted) = answer.admitted.get(&self.pool) {
-            self.admitted = *admitted;
+        if let Some(credit) = answer.credit(&self.pool) {
+            self.credit = credit;
         }
         // A view that another has overtaken on its way is not what was sent last.
         self.taken = (answer.generation == self.generation).then(|| (answer.generation, self.sent.clone()));
     }
+}
+
+fn load(report: &WorkerReport) -> WorkerLoad<'_> {
+    WorkerLoad { ranks: &report.ranks, ..WorkerLoad::default() }
 }

@@ -53,9 +53,9 @@ impl PoolReport {
 
     /// What it says of the pool itself.
     fn without_workers(&self) -> Self {
-        let Self { admitted, saturation, dispatch_budget, workers: _, removed: _ } = self;
-        let (admitted, saturation, dispatch_budget) = (*admitted, *saturation, *dispatch_budget);
-        Self { admitted, saturation, dispatch_budget, ..Self::default() }
+        let Self { admitted, held, saturation, full_requests, full_blocks, dispatch_budget, workers: _, removed: _ } =
+            *self;
+        Self { admitted, held, saturation, full_requests, full_blocks, dispatch_budget, ..Self::default() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The part of the view that every request reads.
 
-use super::{Admitted, PoolReport, RankReport, ViewDocument, WorkerReport};
+use super::{Admitted, Credit, PoolReport, RankReport, ViewDocument, WorkerReport};
 use crate::ledger::Stamp;
 use crate::units::{Blocks, Millis, Time};
 
@@ -9,7 +9,7 @@ const FORMAT: u8 = 1;
 /// In which saturation is kept.
 const MILLION: f64 = 1e6;
 
-/// One pool of the view, as small as a request needs it: at most 128 bytes in shared data.
+/// One pool of the view, as small as a request needs it: at most 192 bytes in shared data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ViewSummary {
     /// Epoch of the document.
@@ -24,12 +24,46 @@ pub struct ViewSummary {
     pub free_workers: u32,
     /// KV blocks of the live workers that generate; `None` when one of them does not say.
     pub kv: Option<KvBlocks>,
-    /// What had been admitted when the scrape began.
-    pub admitted: Admitted,
+    /// Counts of this proxy when the scrapes began.
+    pub credit: Credit,
     /// How full the pool is, see [`crate::saturation`], in steps of a millionth; `None` when the sidecar does not say.
     pub saturation: Option<f64>,
+    /// Requests that would bring the saturation from 0 to 1; `None` where it does not count requests.
+    pub full_requests: Option<u64>,
+    /// KV blocks that would; `None` where it does not count what the KV caches hold.
+    pub full_blocks: Option<u64>,
+    /// Counts of this proxy when the document arrived.
+    pub on_receipt: Credit,
     /// What lanes with a dispatch budget may still fill, in steps of a millionth; `None` when the sidecar does not say.
     pub dispatch_budget: Option<f64>,
+}
+
+/// Counts of this proxy when a document arrived, and the document before it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Receipt {
+    /// Time of arrival.
+    pub at: Time,
+    /// Counts that the answer to the document carries.
+    pub acknowledged: Credit,
+    /// Summary of the document before it, if there was one.
+    pub before: Option<ViewSummary>,
+}
+
+impl Receipt {
+    /// Counts that a report has seen. A sidecar that has just started knows nothing of the proxy, and the counts of a
+    /// proxy that has restarted since mean nothing: such a report counts as one that has seen no more than the one before.
+    fn credit(&self, pool: &PoolReport) -> Credit {
+        let none = Credit { held: Some(0), ..Credit::default() };
+        let is_known =
+            pool.admitted != Admitted::default() && pool.admitted.requests <= self.acknowledged.admitted.requests;
+        if !is_known {
+            return self.before.as_ref().map_or(none, |before| before.credit);
+        }
+        // Why so old: a sidecar of the first form does not say what was held when its scrapes began, and they may have begun
+        // before the last document came.
+        let held_before = self.before.as_ref().map_or(Some(0), |before| before.on_receipt.held);
+        Credit { admitted: pool.admitted, held: pool.held.or(held_before) }
+    }
 }
 
 /// KV blocks over all live workers of a pool.
@@ -78,19 +112,22 @@ impl KvBlocks {
 }
 
 impl ViewSummary {
-    /// Condenses one pool of a document that arrived at `received`.
-    pub fn new(document: &ViewDocument, pool: &PoolReport, received: Time) -> Self {
+    /// Condenses one pool of a document.
+    pub fn new(document: &ViewDocument, pool: &PoolReport, receipt: &Receipt) -> Self {
         let live = || pool.live();
         let free = || live().filter(|worker| !worker.busy);
         Self {
             epoch: document.epoch,
             generation: document.generation,
-            received,
+            received: receipt.at,
             live_workers: usable(live()),
             free_workers: usable(free()),
             kv: kv_blocks(live().filter(|worker| worker.role.decodes())),
-            admitted: pool.admitted,
+            credit: receipt.credit(pool),
             saturation: from_millionths(to_millionths(pool.saturation)),
+            full_requests: pool.full_requests.filter(|full| *full > 0),
+            full_blocks: pool.full_blocks.filter(|full| *full > 0),
+            on_receipt: receipt.acknowledged,
             dispatch_budget: from_millionths(to_millionths(pool.dispatch_budget)),
         }
     }
@@ -118,10 +155,16 @@ impl ViewSummary {
             u64::from(self.free_workers),
             kv.0,
             kv.1,
-            self.admitted.requests,
-            self.admitted.blocks,
+            self.credit.admitted.requests,
+            self.credit.admitted.blocks,
             to_millionths(self.saturation),
             to_millionths(self.dispatch_budget),
+            unknown_as_most(self.credit.held),
+            unknown_as_most(self.full_requests),
+            unknown_as_most(self.full_blocks),
+            self.on_receipt.admitted.requests,
+            self.on_receipt.admitted.blocks,
+            unknown_as_most(self.on_receipt.held),
         ];
         let mut bytes = vec![FORMAT];
         for field in fields {
@@ -139,7 +182,7 @@ impl ViewSummary {
         }
         let mut fields = rest.chunks_exact(8).filter_map(|chunk| chunk.try_into().ok().map(u64::from_le_bytes));
         let mut next = || fields.next();
-        Some(Self {
+        let summary = Self {
             epoch: next()?,
             generation: next()?,
             received: Time(next()?),
@@ -149,10 +192,19 @@ impl ViewSummary {
                 (u64::MAX, _) => None,
                 (total, free) => Some(KvBlocks { total: Blocks(total), free: Blocks(free) }),
             },
-            admitted: Admitted { requests: next()?, blocks: next()? },
+            credit: Credit { admitted: Admitted { requests: next()?, blocks: next()? }, held: None },
             saturation: next().and_then(from_millionths),
             dispatch_budget: next().and_then(from_millionths),
-        })
+            full_requests: None,
+            full_blocks: None,
+            on_receipt: Credit::default(),
+        };
+        let mut known = || next().filter(|count| *count != u64::MAX);
+        let (held, full_requests, full_blocks) = (known(), known(), known());
+        let admitted = Admitted { requests: known().unwrap_or(0), blocks: known().unwrap_or(0) };
+        let credit = Credit { held, ..summary.credit };
+        let on_receipt = Credit { admitted, held: known() };
+        Some(Self { credit, full_requests, full_blocks, on_receipt, ..summary })
     }
 }
 
@@ -173,6 +225,10 @@ fn kv_blocks<'a>(workers: impl Iterator<Item = &'a WorkerReport>) -> Option<KvBl
         sum = sum.plus(KvBlocks::of(&worker.ranks)?);
     }
     (sum.total.0 > 0).then_some(sum)
+}
+
+fn unknown_as_most(count: Option<u64>) -> u64 {
+    count.unwrap_or(u64::MAX)
 }
 
 /// [`u64::MAX`] for what is not known. No count of anything is negative or infinite, so neither says anything.
@@ -203,10 +259,21 @@ mod tests {
         }
     }
 
+    fn credit(requests: u64, held: Option<u64>) -> Credit {
+        Credit { admitted: Admitted { requests, blocks: requests * 10 }, held }
+    }
+
+    fn receipt() -> Receipt {
+        Receipt { at: Time(1_000), acknowledged: credit(9, Some(4)), before: None }
+    }
+
     fn summary(workers: Vec<WorkerReport>) -> ViewSummary {
         let pool = PoolReport {
             admitted: Admitted { requests: 7, blocks: 70 },
+            held: Some(2),
             saturation: Some(0.75),
+            full_requests: Some(96),
+            full_blocks: Some(3_400),
             dispatch_budget: Some(0.125),
             workers,
             ..PoolReport::default()
@@ -218,7 +285,7 @@ mod tests {
             base: None,
             pools: [("p".into(), pool.clone())].into(),
         };
-        ViewSummary::new(&document, &pool, Time(1_000))
+        ViewSummary::new(&document, &pool, &receipt())
     }
 
     #[test]
@@ -263,7 +330,7 @@ mod tests {
     fn survives_its_own_encoding_and_a_longer_one() {
         for seen in [summary(vec![worker(WorkerState::Up, true, Some(90))]), summary(vec![])] {
             let mut bytes = seen.encode();
-            assert!(bytes.len() <= 128);
+            assert!(bytes.len() <= 192);
             assert_eq!(ViewSummary::decode(&bytes).as_ref(), Some(&seen));
             bytes.extend_from_slice(&[1; 24]);
             assert_eq!(ViewSummary::decode(&bytes), Some(seen));
@@ -275,7 +342,7 @@ mod tests {
         let kept = |said: Option<f64>| {
             let pool = PoolReport { saturation: said, ..PoolReport::default() };
             let document = ViewDocument { version: 1, epoch: 5, generation: 6, base: None, pools: [].into() };
-            let seen = ViewSummary::new(&document, &pool, Time(0));
+            let seen = ViewSummary::new(&document, &pool, &Receipt::default());
             assert_eq!(ViewSummary::decode(&seen.encode()).as_ref(), Some(&seen), "{said:?}");
             seen.saturation
         };
@@ -309,7 +376,15 @@ mod tests {
         let older = ViewSummary::decode(&bytes[..73]);
         assert_eq!(
             older,
-            Some(ViewSummary { saturation: None, dispatch_budget: None, ..seen }),
+            Some(ViewSummary {
+                saturation: None,
+                dispatch_budget: None,
+                credit: Credit { held: None, ..seen.credit },
+                full_requests: None,
+                full_blocks: None,
+                on_receipt: Credit::default(),
+                ..seen
+            }),
             "its nine numbers stand as they are"
         );
     }
@@ -327,5 +402,21 @@ mod tests {
         assert_eq!(seen.freshness(Time(6_000), Millis(5_000)), Freshness::Fresh);
         assert_eq!(seen.freshness(Time(6_001), Millis(5_000)), Freshness::Stale(Millis(5_001)));
         assert_eq!(seen.freshness(Time(0), Millis(0)), Freshness::Fresh, "a clock behind the view is no age");
+    }
+
+    #[test]
+    fn a_report_is_credited_with_what_its_sidecar_knew() {
+        let before = ViewSummary { credit: credit(5, Some(1)), on_receipt: credit(6, Some(3)), ..summary(vec![]) };
+        let receipt = Receipt { before: Some(before), ..receipt() };
+        let of = |requests, held| {
+            let pool = PoolReport { admitted: credit(requests, None).admitted, held, ..PoolReport::default() };
+            receipt.credit(&pool)
+        };
+        assert_eq!(of(7, Some(2)), credit(7, Some(2)));
+        assert_eq!(of(7, None), credit(7, Some(3)), "a sidecar of the first form; as when the view before came");
+        assert_eq!(of(0, None), credit(5, Some(1)), "a sidecar that has just started");
+        assert_eq!(of(70, Some(9)), credit(5, Some(1)), "it knows a proxy that has restarted");
+        let first = Receipt { acknowledged: credit(9, Some(4)), ..Receipt::default() };
+        assert_eq!(first.credit(&PoolReport::default()), credit(0, Some(0)), "nothing that is held was seen");
     }
 }

@@ -57,8 +57,9 @@ impl Vm {
         let evictable = lease.preemptible.then(|| self.evictable_with(&lease, now));
         let starts = Starts::Request(evictable.as_deref());
         match lease.claim(report).charge(store, (&self.members, holder), seen, &starts, judge, now) {
-            Ok(Granted { spent, endpoint }) => {
+            Ok(Granted { spent, endpoint, since }) => {
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
+                (lease.steered, lease.since) = (lease.worker, since);
                 let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent };
                 Ok(Admission { lease: self.keep(lease, now), endpoint, spending })
             }
@@ -154,8 +155,9 @@ impl Vm {
             let Lease { tenant_key: key, lane, amount, tenant_rates, weight, cost, lanes, .. } = lease.clone();
             let flow = Some((lease.flow(), weight));
             let budget = Some(Settlement::between(&tenant_rates, flow, cost, Cost::default()));
-            let (tallies, kind, frees) = (Vec::new(), Kind::Refund, Frees::Tenant(lanes));
-            let change = Change { key, holder, lane, amount, tallies, kind, budget, frees, evicted: None };
+            let (kind, frees) = (Kind::Refund, Frees::Tenant(lanes));
+            let (tallies, begun) = (Vec::new(), Vec::new());
+            let change = Change { key, holder, lane, amount, tallies, begun, kind, budget, frees, evicted: None };
             self.change(store, change, now);
         }
     }
@@ -222,8 +224,8 @@ impl Vm {
         let (holder, amount, lane) = (self.holder?, lease.amount, lease.lane);
         let change = |key: &Rc<str>, rates, flow, frees, evicted| {
             let budget = Some(Settlement::between(rates, flow, lease.cost, cost));
-            let tallies = lease.tallied_in(key).collect();
-            Change { key: Rc::clone(key), holder, lane, amount, tallies, kind, budget, frees, evicted }
+            let (tallies, begun) = (lease.tallied_in(key).collect(), lease.begun_in(key).into_iter().collect());
+            Change { key: Rc::clone(key), holder, lane, amount, tallies, begun, kind, budget, frees, evicted }
         };
         let for_pool = Frees::Pool(Arc::clone(&lease.pool), Arc::clone(&lease.lanes));
         let for_tenant = Frees::Tenant(Arc::clone(&lease.lanes));
@@ -254,6 +256,8 @@ fn lease_of(request: &Request<'_>, band: &Lane, now: Time) -> Lease {
         amount: ask.amount(rules.pool.block_size),
         classes: rules.classes.iter().map(|class| class.key).collect(),
         worker: None,
+        steered: None,
+        since: 0,
         bytes: counted_bytes(rules.lane, bytes),
         preemptible: rules.lane.preemptible,
         weight: rules.tenant.weight,

@@ -4,7 +4,7 @@ use super::lease::Lease;
 use crate::budget::Spent;
 use crate::decide::Held;
 use crate::endpoint::Endpoint;
-use crate::ledger::{Evictable, FlowKey, Ledger, Report};
+use crate::ledger::{Begun, Evictable, FlowKey, Ledger, Report};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::store::{self, Store, StoreError, Version};
@@ -30,6 +30,8 @@ pub(super) enum Starts<'a> {
 pub(super) struct Granted {
     pub(super) spent: (Spent, Spent),
     pub(super) endpoint: Option<Endpoint>,
+    /// The count of the last answer to a view.
+    pub(super) since: u64,
 }
 
 /// A claim that was not granted.
@@ -78,7 +80,13 @@ impl Claim<'_> {
             let endpoint = judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
             pool_now.admit(members, holder, *lane, *amount);
             pool_now.spend(pool_rates, *cost, now);
-            let worker = endpoint.as_ref().map(|endpoint| (endpoint.worker, 1));
+            let steered = endpoint.as_ref().map(|endpoint| endpoint.worker);
+            let begun = match starts {
+                Starts::Request(_) => Begun { since: pool_now.acknowledged(), worker: steered, blocks: amount.blocks },
+                Starts::Nothing => self.lease.begun(amount.blocks),
+            };
+            pool_now.begin(members, holder, begun);
+            let worker = steered.map(|worker| (worker, 1));
             for (key, amount) in self.lease.tallies().chain(worker) {
                 pool_now.tally(members, holder, key, amount);
             }
@@ -91,10 +99,10 @@ impl Claim<'_> {
                     pool_now.publish_evictable(members, holder, evictable);
                 }
             }
-            Ok(endpoint)
+            Ok((endpoint, begun.since))
         });
         match charged {
-            Ok(Ok(endpoint)) => Ok(Granted { spent, endpoint }),
+            Ok(Ok((endpoint, since))) => Ok(Granted { spent, endpoint, since }),
             Ok(Err(refusal)) => Err(Denied { refusal: Box::new(refusal), tenant_charged: true }),
             Err(error) => Err(Denied { refusal: Box::new(contention(&error)), tenant_charged: true }),
         }

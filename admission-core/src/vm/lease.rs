@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::claim::Claim;
 use crate::budget::Rates;
 use crate::decide::MOST_TOKENS;
-use crate::ledger::{Amount, Cost, Evictable, FlowKey, LaneKey, Ledger, Report, TallyKey};
+use crate::ledger::{Amount, Begun, Cost, Evictable, FlowKey, LaneKey, Ledger, Report, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::{BudgetUnit, Lane, Lanes, Pool};
-use crate::units::{Millis, Time, Tokens};
+use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::usage::Served;
 
 /// A token in thousandths.
@@ -32,8 +32,12 @@ pub(super) struct Lease {
     pub(super) amount: Amount,
     /// Of its pool, that it is counted in.
     pub(super) classes: Vec<TallyKey>,
-    /// That it was steered to.
+    /// Worker that it is tallied at.
     pub(super) worker: Option<TallyKey>,
+    /// Worker that it was steered to.
+    pub(super) steered: Option<TallyKey>,
+    /// The count of the last answer to a view before it began.
+    pub(super) since: u64,
     /// Of its body; 0 where its lane does not count them.
     pub(super) bytes: u64,
     /// It may be evicted until its answer begins.
@@ -66,6 +70,15 @@ impl Lease {
         Cost { tokens: prompt.plus(served.output.unwrap_or(self.output)).min(MOST_TOKENS), ..self.cost }
     }
 
+    /// What it holds of its pool by when it began; nothing in its tenant's record.
+    pub(super) fn begun_in(&self, record: &Rc<str>) -> Option<Begun> {
+        (*record == self.pool_key).then(|| self.begun(self.amount.blocks))
+    }
+
+    pub(super) fn begun(&self, blocks: Blocks) -> Begun {
+        Begun { since: self.since, worker: self.steered, blocks }
+    }
+
     /// What it is tallied under in a record: only its pool's has tallies.
     pub(super) fn tallied_in(&self, record: &Rc<str>) -> impl Iterator<Item = (TallyKey, u64)> {
         let here = *record == self.pool_key;
@@ -93,6 +106,8 @@ pub(super) struct Change {
     pub(super) amount: Amount,
     /// Amounts by what they are tallied under.
     pub(super) tallies: Vec<(TallyKey, u64)>,
+    /// Blocks by when their leases began; of a pool.
+    pub(super) begun: Vec<Begun>,
     pub(super) kind: Kind,
     pub(super) budget: Option<Settlement>,
     /// Who may have waited for what it gives back.

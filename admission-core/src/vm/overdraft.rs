@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::lease::{Change, Frees, Kind};
 use super::{LeaseId, Vm};
 use crate::decide::MOST_TOKENS;
-use crate::ledger::Amount;
+use crate::ledger::{Amount, Begun};
 use crate::store::Store;
 use crate::units::{Time, Tokens};
 
@@ -43,12 +43,14 @@ impl Vm {
         if amount.is_zero() {
             return Some(Overdraft { reserved: MOST_TOKENS, ..nothing });
         }
-        let change = |key: &Rc<str>| {
+        let change = |key: &Rc<str>, begun: Option<Begun>| {
             let (key, tallies, kind, frees) = (Rc::clone(key), Vec::new(), Kind::Overdraft, Frees::Nothing);
+            let begun = begun.into_iter().collect();
             // Budgets are settled at the end.
-            Change { key, holder, lane, amount, tallies, kind, budget: None, frees, evicted: None }
+            Change { key, holder, lane, amount, tallies, begun, kind, budget: None, frees, evicted: None }
         };
-        let (of_tenant, of_pool) = (change(&lease.tenant_key), change(&lease.pool_key));
+        let (of_tenant, of_pool) =
+            (change(&lease.tenant_key, None), change(&lease.pool_key, Some(lease.begun(amount.blocks))));
         if let Some(lease) = self.leases.get_mut(&id) {
             lease.amount = after;
         }

@@ -55,7 +55,7 @@ const MOST: Amount = Amount { requests: u64::MAX, tokens: Tokens(u64::MAX), bloc
 fn use_ledger(ledger: &Ledger) {
     let mut members = Members::default();
     let Some(holder) = members.join() else { return };
-    let lanes: Vec<LaneKey> = ledger.live(&members).map(|column| column.lane).chain([LANE]).collect();
+    let lanes: Vec<LaneKey> = ledger.live(&members).map(|(_, column)| column.lane).chain([LANE]).collect();
     let whole = ledger.held(&members);
     for lane in &lanes {
         let part = ledger.held_by(*lane, &members);

@@ -13,7 +13,9 @@ use admission_core::control::{NotTaken, Receiver, Taken, pull, state};
 use admission_core::keys::Keys;
 use admission_core::store::Store;
 use admission_core::units::{Millis, Time};
-use admission_core::view::{PoolReport, VIEW_VERSION, ViewDocument, ViewSummary, WorkerReport, Workers, changes};
+use admission_core::view::{
+    Credit, PoolReport, Receipt, VIEW_VERSION, ViewDocument, ViewSummary, WorkerReport, Workers, changes,
+};
 
 use crate::store::Memory;
 
@@ -102,8 +104,11 @@ impl World {
         assert!(taken.answer.admitted.keys().eq(whole.pools.keys()) && taken.wakes.is_empty());
         let after = self.store.values();
         let mut written = BTreeSet::from([self.keys.view()]);
+        // Nothing is ever admitted here.
+        let receipt =
+            Receipt { at: self.now, acknowledged: Credit { held: Some(0), ..Credit::default() }, ..Receipt::default() };
         for (name, pool) in &whole.pools {
-            let summary = ViewSummary::new(&whole, pool, self.now);
+            let summary = ViewSummary::new(&whole, pool, &receipt);
             assert_eq!(after.get(&self.keys.view_of(name)), Some(&summary.encode()), "{name} of {whole:?}");
             assert!(summary.free_workers <= summary.live_workers, "{summary:?}");
             let workers = Workers::new(&whole, pool);
@@ -157,7 +162,8 @@ impl World {
             .flat_map(|view| view.pools.keys().map(String::as_str))
             .collect();
         for vm in &self.vms {
-            let question = pull::question(&self.store, &vm.receiver, "x".to_owned(), names.iter().copied(), Millis(9));
+            let names = names.iter().copied();
+            let question = pull::question(&self.store, &vm.receiver, "x".to_owned(), names, (Millis(9), self.now));
             let question = question.unwrap_or_else(|error| panic!("{error}"));
             let have = question.have.map(|have| (have.epoch, have.generation));
             assert_eq!(have, self.stands.map(|(epoch, generation, _)| (epoch, generation)));

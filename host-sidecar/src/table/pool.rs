@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission_core::saturation::{
-    BudgetRule, BudgetSamples, BusyThresholds, Fullness, SaturationRule, WorkerLoad, saturation,
+    BudgetRule, BudgetSamples, BusyThresholds, Fullness, SaturationRule, WorkerLoad, full, saturation,
 };
-use admission_core::view::{Admitted, PoolReport, Role, WorkerState};
+use admission_core::view::{Credit, PoolReport, Role, WorkerState};
 
 use super::worker::{BusyRule, Sample, Worker};
 use super::{Cause, PoolNow, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId};
@@ -201,7 +201,7 @@ impl Pool {
     pub fn drop_credits(&mut self, proxy: ProxyId) {
         for sample in self.workers.values_mut().filter_map(|worker| worker.sample.as_mut()) {
             if sample.credits.contains_key(&proxy) {
-                Arc::make_mut(&mut sample.credits).insert(proxy, Admitted::default());
+                Arc::make_mut(&mut sample.credits).insert(proxy, Credit::default());
             }
         }
     }
@@ -210,14 +210,15 @@ impl Pool {
     pub fn told_to(
         &self,
         proxy: ProxyId,
-        said: Admitted,
+        said: Credit,
         now: Duration,
         patience: &Patience,
         queued: Option<u64>,
     ) -> PoolNow<'_> {
         let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
         let workers = self.tried(now, patience, |worker, busy| worker.now(Some(proxy), now, patience, busy));
-        PoolNow { name: Arc::clone(&self.name), said, saturation, dispatch_budget, workers }
+        let full = full(self.loads_by_role(now, patience).map(|(role, load)| (role, self.saturation.full(&load))));
+        PoolNow { name: Arc::clone(&self.name), said, saturation, full, dispatch_budget, workers }
     }
 
     /// What is told of it, but for what proxies admitted. `queued` wait in the proxies.
@@ -286,6 +287,11 @@ impl Pool {
     /// What live workers tell, as far as it is believed.
     fn loads(&self, now: Duration, patience: &Patience) -> impl Iterator<Item = WorkerLoad<'_>> + Clone {
         self.live(now, patience).map(move |worker| worker.load(self.believes(worker, now, patience)))
+    }
+
+    fn loads_by_role(&self, now: Duration, patience: &Patience) -> impl Iterator<Item = (Role, WorkerLoad<'_>)> {
+        self.live(now, patience)
+            .map(move |worker| (worker.member.role, worker.load(self.believes(worker, now, patience))))
     }
 
     /// How full live workers are, as far as they are believed.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admission_core::view::{Admitted, ViewAnswer};
+use admission_core::view::{Credit, ViewAnswer};
 
 /// Names a proxy for as long as the sidecar runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,9 +32,9 @@ pub struct ProxyRow {
     pub holds: Vec<Arc<str>>,
 }
 
-/// What proxies were known to have admitted to one pool at one moment. Shared by all scrapes that begin between two
+/// Counts of proxies for one pool, as they were known at one moment. Shared by all scrapes that begin between two
 /// answers.
-pub type Credits = Arc<BTreeMap<ProxyId, Admitted>>;
+pub type Credits = Arc<BTreeMap<ProxyId, Credit>>;
 
 /// All proxies.
 #[derive(Debug, Default)]
@@ -101,14 +101,15 @@ impl Proxies {
             memory.holds = pools;
         }
         let mut fell = Vec::new();
-        for (pool, said) in answer.admitted.iter().filter(|(pool, _)| is_known(pool)) {
+        for pool in answer.admitted.keys().filter(|pool| is_known(pool)) {
+            let said = answer.credit(pool).unwrap_or_default();
             let credits = self.credits.entry(pool.clone()).or_default();
             let before = credits.get(&proxy).copied();
-            if before == Some(*said) {
+            if before == Some(said) {
                 continue;
             }
-            Arc::make_mut(credits).insert(proxy, *said);
-            if before.is_some_and(|before| said.requests < before.requests) {
+            Arc::make_mut(credits).insert(proxy, said);
+            if before.is_some_and(|before| said.admitted.requests < before.admitted.requests) {
                 fell.push(Arc::from(pool.as_str()));
             }
         }
@@ -129,7 +130,8 @@ impl Proxies {
         self.credits.get(pool).cloned().unwrap_or_default()
     }
 
-    pub fn admitted(&self, proxy: ProxyId, pool: &str) -> Option<Admitted> {
+    /// Counts of a proxy for a pool, as it last sent them.
+    pub fn credit(&self, proxy: ProxyId, pool: &str) -> Option<Credit> {
         self.credits.get(pool)?.get(&proxy).copied()
     }
 
@@ -144,16 +146,16 @@ impl Proxies {
     /// Takes back what a scrape was credited with that began before a proxy restarted, or went.
     pub fn drop_outlived(&self, pool: &str, credits: &mut Credits) {
         let standing = self.credits.get(pool);
-        let is_outlived = |proxy: &ProxyId, credit: &Admitted| {
+        let is_outlived = |proxy: &ProxyId, credit: &Credit| {
             let now = standing.and_then(|standing| standing.get(proxy)).copied().unwrap_or_default();
-            credit.requests > now.requests
+            credit.admitted.requests > now.admitted.requests
         };
         if credits.iter().any(|(proxy, credit)| is_outlived(proxy, credit)) {
             let outlived: Vec<_> =
                 credits.iter().filter(|(proxy, credit)| is_outlived(proxy, credit)).map(|(proxy, _)| *proxy).collect();
             let credits = Arc::make_mut(credits);
             for proxy in outlived {
-                credits.insert(proxy, Admitted::default());
+                credits.insert(proxy, Credit::default());
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission_core::saturation::{BusyThresholds, Fullness, Latch, SaturationRule, WorkerLoad};
-use admission_core::view::{Admitted, RankReport, Role, WorkerReport, WorkerState};
+use admission_core::view::{Credit, RankReport, Role, WorkerReport, WorkerState};
 
 use super::{Credits, ProxyId, Revision, Target, WorkerRow};
 use crate::config::Patience;
@@ -247,6 +247,7 @@ impl Worker {
             role: self.member.role,
             ranks: self.ranks(),
             numbers: self.numbers,
+            is_stale: self.is_stale(now, patience),
             credit: sample
                 .zip(proxy)
                 .and_then(|(sample, proxy)| sample.credits.get(&proxy).copied())
@@ -260,11 +261,12 @@ impl Worker {
 pub struct WorkerNow<'a> {
     /// Where it serves.
     pub address: &'a Arc<str>,
-    /// What the proxy was known to have admitted when its last good scrape began.
-    pub credit: Admitted,
+    /// What the proxy was known to have admitted and to hold when its last good scrape began.
+    pub credit: Credit,
     /// Which numbers these are: others have another one.
     pub numbers: u64,
     state: WorkerState,
+    is_stale: bool,
     scraped_ms_ago: u64,
     cause: Option<Cause>,
     busy: bool,
@@ -276,6 +278,12 @@ impl WorkerNow<'_> {
     /// Whether it can be given work.
     pub fn is_live(&self) -> bool {
         self.state == WorkerState::Up
+    }
+
+    /// The credit of a live worker with recent numbers bounds that of its pool; a worker that hangs must not hold the others'
+    /// credit back for long.
+    pub fn is_counted(&self) -> bool {
+        self.is_live() && !self.is_stale
     }
 
     /// Whether a report says what it is and whether it is busy.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use admission_core::view::{RankReport, ViewAnswer, WorkerState};
+use admission_core::view::{Admitted, FORM, RankReport, ViewAnswer, WorkerState};
 
 use super::*;
 use crate::config::Config;
@@ -28,9 +28,13 @@ fn address(number: usize) -> String {
 impl Setting {
     /// Of so many workers, of which all is told.
     fn of(workers: usize) -> Self {
+        Self::stale_after(workers, "1h")
+    }
+
+    fn stale_after(workers: usize, stale_after: &str) -> Self {
         let addresses: Vec<_> = (0..workers).map(|number| format!("'{}'", address(number))).collect();
         let config = format!(
-            "{{proxies: [{{url: 'http://p:1', token: t}}], scrape: {{stale_after: 1h, down_after: 2h}}, \
+            "{{proxies: [{{url: 'http://p:1', token: t}}], scrape: {{stale_after: {stale_after}, down_after: 2h}}, \
              pools: [{{name: p, busy: {{active_decode_blocks_threshold: 0.85}}, workers: [{}]}}]}}",
             addresses.join(", ")
         );
@@ -59,7 +63,10 @@ impl Setting {
 
     fn said(&mut self, requests: u64) {
         let admitted = [("p".to_owned(), Admitted { requests, blocks: requests })].into();
-        self.table.said(self.proxy, &ViewAnswer { admitted, ..ViewAnswer::default() }, ms(0), Some(Vec::new()));
+        let held = [("p".to_owned(), requests / 2)].into();
+        let answer = ViewAnswer { admitted, held, form: FORM, ..ViewAnswer::default() };
+        self.told.speak(answer.form);
+        self.table.said(self.proxy, &answer, ms(0), Some(Vec::new()));
     }
 
     /// Tells what is due, and what the document was.
@@ -214,4 +221,40 @@ fn the_whole_is_told_where_it_is_hardly_longer() {
     (0..3).for_each(|number| setting.scrape(number, 5, ms(20)));
     let whole = setting.tell(true);
     assert_eq!((whole.base, told_of(&whole).len()), (None, 4), "of three of four");
+}
+
+#[test]
+fn fields_of_a_later_form_wait_until_the_proxy_names_it() {
+    let mut setting = Setting::of(3);
+    let of_second_form = |document: &ViewDocument| {
+        let pool = &document.pools["p"];
+        (document.base, pool.held, pool.full_blocks)
+    };
+    assert_eq!(of_second_form(setting.held.as_ref().unwrap()), (None, None, None), "the first document");
+    setting.said(10);
+    (0..3).for_each(|number| setting.scrape(number, 2, ms(10)));
+    let whole = setting.tell(true);
+    assert_eq!(of_second_form(&whole), (None, Some(5), Some(240)), "80 of 100 blocks of each fill it");
+    setting.scrape(1, 3, ms(20));
+    assert!(setting.tell(true).base.is_some());
+    setting.told.speak(admission_core::view::FIRST_FORM);
+    assert_eq!(of_second_form(&setting.tell(true)), (None, None, None), "another module runs there now");
+}
+
+#[test]
+fn a_worker_that_hangs_does_not_hold_back_what_is_known_of_the_others() {
+    let mut setting = Setting::stale_after(2, "30ms");
+    setting.said(10);
+    (0..2).for_each(|number| setting.scrape(number, 2, ms(10)));
+    setting.said(20);
+    setting.scrape(0, 3, ms(30));
+    setting.tell(true);
+    assert_eq!(setting.credit(), 20, "the numbers of the other are 40 ms old, and count as full");
+    let mut patient = Setting::of(2);
+    patient.said(10);
+    (0..2).for_each(|number| patient.scrape(number, 2, ms(10)));
+    patient.said(20);
+    patient.scrape(0, 3, ms(30));
+    patient.tell(true);
+    assert_eq!(patient.credit(), 10, "not old yet");
 }

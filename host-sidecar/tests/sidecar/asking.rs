@@ -162,3 +162,15 @@ async fn those_who_ask_are_bounded() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{refusal}");
     view(&sidecar, question(&name(7), None, LONG)).await;
 }
+
+#[tokio::test]
+async fn a_question_of_the_first_form_is_answered_in_it() {
+    let worker = FakeWorker::start(Page::Steady { used: 10 });
+    let sidecar = sidecar(&[&worker]).await;
+    let first = view(&sidecar, question(&name(1), None, LONG)).await;
+    assert_eq!((first.pools["p"].held, first.pools["p"].full_blocks), (None, None));
+    let mut later = question(&name(2), None, LONG);
+    (later["form"], later["held"], later["not yet known"]) = (json!(2), json!({"p": 2}), json!(1));
+    let second = view(&sidecar, later).await;
+    assert!(second.pools["p"].full_blocks.is_some(), "{second:?}");
+}

@@ -58,6 +58,29 @@ async fn a_proxy_that_holds_a_higher_generation_of_the_same_epoch_is_outrun() {
     assert_generations_rise(&proxy);
 }
 
+/// Requests held by the last view that was taken.
+fn held(proxy: &FakeProxy) -> Option<u64> {
+    proxy.with(|control| control.taken.last().and_then(|view| view.pools.get("p")?.held))
+}
+
+#[tokio::test]
+async fn a_proxy_may_run_an_older_module_and_a_newer_one_in_turn() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    proxy.set(Mood::First);
+    let _sidecar = sidecar(&proxy, &[&worker], "").await;
+    two_more("an older module takes views", || proxy.taken()).await;
+    assert_eq!((held(&proxy), proxy.seen() - proxy.taken()), (None, 0), "and was never sent what it refuses");
+    for _ in 0..2 {
+        proxy.set(Mood::Taking);
+        until("a newer module gets more", || held(&proxy)).await;
+        proxy.set(Mood::First);
+        two_more("an older module takes views again", || proxy.taken()).await;
+        until("it gets no more than it reads", || held(&proxy).is_none().then_some(())).await;
+    }
+    assert_generations_rise(&proxy);
+}
+
 #[tokio::test]
 async fn a_later_sidecar_is_given_way_until_it_is_gone() {
     let worker = FakeWorker::start(STEADY);
@@ -191,7 +214,9 @@ async fn a_pool_of_hundreds_is_told_in_parts_that_add_up() {
         let has = |worker: &WorkerReport| worker.ranks.first().is_some_and(|rank| rank.kv_used_blocks == Some(used));
         Some(seen.iter().filter(|worker| has(worker)).count())
     };
-    until("all are told of", || told(10).filter(|count| *count == WORKERS)).await;
+    let is_newest = || proxy.with(|control| Some(control.taken.last()?.pools["p"].full_blocks.is_some()));
+    let all = || told(10).filter(|count| *count == WORKERS && is_newest() == Some(true));
+    until("all are there, in the newest form", all).await;
 
     let before = proxy.seen();
     steady.set(Page::Steady { used: 20 });

@@ -4,6 +4,7 @@
 #![cfg(not(target_family = "wasm"))]
 
 mod admission;
+mod between_scrapes;
 mod certificate;
 mod control;
 mod failure_policy;

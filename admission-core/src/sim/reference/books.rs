@@ -7,7 +7,7 @@ use crate::members::Members;
 use crate::policy::Policy;
 use crate::record::Record;
 use crate::store::{Store, Version};
-use crate::view::ViewSummary;
+use crate::view::{Admitted, ViewSummary};
 
 /// The records of one pool and of some tenants; read again only when they have changed.
 pub(in crate::sim) struct Books {
@@ -36,8 +36,8 @@ pub(in crate::sim) struct Sight {
     pub(in crate::sim) members: Members,
     /// Requests that VMs have been asked to evict and still hold.
     pub(in crate::sim) asked_to_evict: u64,
-    /// Blocks ever admitted to the pool.
-    pub(in crate::sim) admitted_blocks: u64,
+    /// All that was ever admitted to the pool.
+    pub(in crate::sim) admitted: Admitted,
 }
 
 impl Books {
@@ -87,8 +87,8 @@ impl Books {
         }
         let view = store.read(&self.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
         let asked_to_evict = self.pool.record.asked_to_evict(members);
-        let (pool, admitted_blocks) = (self.pool.record.held(members), self.pool.record.admitted().blocks);
-        Sight { pool, lanes, tenants, view, members: members.clone(), asked_to_evict, admitted_blocks }
+        let (pool, admitted) = (self.pool.record.held(members), self.pool.record.admitted());
+        Sight { pool, lanes, tenants, view, members: members.clone(), asked_to_evict, admitted }
     }
 }
 

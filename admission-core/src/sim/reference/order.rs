@@ -141,7 +141,7 @@ impl Reference {
 
     fn held_up_by_its_lane(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
         let lane = self.rules().lane(facts.lane);
-        let saturation = self.fresh(sight, now).and_then(|view| view.saturation);
+        let saturation = self.fresh(sight, now).and_then(|view| self.saturation(view, &|_| false));
         lane.ceiling.zip(saturation).is_some_and(|(ceiling, saturation)| saturation >= ceiling)
             || self.dispatch_budget_is_spent(facts, sight, now)
     }
@@ -226,9 +226,7 @@ impl Reference {
         }
         let (Some(headroom), Some(kv)) = (self.rules().headroom, view.kv) else { return true };
         let kept_back = (kv.total.0 as f64 * headroom).ceil() as u64;
-        let since_scrape = self.admitted_blocks.checked_sub(view.admitted.blocks).unwrap_or(u64::MAX);
-        let since_scrape = since_scrape.min(sight.pool.blocks.0);
-        facts.amount.blocks.0 + since_scrape + kept_back <= kv.free.0
+        facts.amount.blocks.0 + self.unseen_blocks(view, &|_| false) + kept_back <= kv.free.0
     }
 }
 

@@ -8,6 +8,7 @@ use host_sidecar::{Config, Sidecar};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
+mod first_form;
 pub mod proxy;
 pub mod worker;
 

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use admission_core::view::{Admitted, ViewAnswer, ViewDocument, ViewRefusal, WorkerReport};
+use admission_core::view::{Admitted, FIRST_FORM, FORM, ViewAnswer, ViewDocument, ViewRefusal, WorkerReport};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 
-use super::{Server, TOKEN};
+use serde_json::Value;
+
+use super::{Server, TOKEN, first_form};
 
 /// How a proxy treats views.
 #[derive(Clone, Copy, PartialEq)]
@@ -21,6 +23,8 @@ pub enum Mood {
     Status(u16),
     /// Never answers.
     Hang,
+    /// Takes documents of the first form alone, and names no form.
+    First,
     /// Says that a view of another epoch stands.
     Obeying { epoch: u64 },
 }
@@ -99,11 +103,8 @@ impl FakeProxy {
     }
 }
 
-async fn view(
-    State(state): State<Arc<Mutex<Control>>>,
-    headers: HeaderMap,
-    Json(document): Json<ViewDocument>,
-) -> Response {
+async fn view(State(state): State<Arc<Mutex<Control>>>, headers: HeaderMap, Json(body): Json<Value>) -> Response {
+    let document: ViewDocument = serde_json::from_value(body.clone()).unwrap();
     let mood = {
         let mut control = state.lock().unwrap();
         if headers.get("authorization").is_none_or(|value| *value != format!("Bearer {}", control.token)) {
@@ -114,7 +115,9 @@ async fn view(
         control.mood
     };
     match mood {
-        Mood::Taking => state.lock().unwrap().take(document),
+        Mood::Taking => state.lock().unwrap().take(document, FORM),
+        Mood::First if first_form::reads(&body) => state.lock().unwrap().take(document, FIRST_FORM),
+        Mood::First => (StatusCode::BAD_REQUEST, Json(ViewRefusal::default())).into_response(),
         Mood::Status(status) => StatusCode::from_u16(status).unwrap().into_response(),
         Mood::Hang => std::future::pending().await,
         Mood::Obeying { epoch } => conflict((epoch, 1)),
@@ -122,7 +125,7 @@ async fn view(
 }
 
 impl Control {
-    fn take(&mut self, document: ViewDocument) -> Response {
+    fn take(&mut self, document: ViewDocument, form: u32) -> Response {
         let offered = (document.epoch, document.generation);
         let last = self.taken.last().filter(|last| Some(last.generation) == document.base);
         let document = match (document.base, last.cloned()) {
@@ -145,8 +148,11 @@ impl Control {
         self.admitted += 1;
         let admitted = Admitted { requests: self.admitted, blocks: self.admitted * 10 };
         let admitted: BTreeMap<_, _> = document.pools.keys().map(|pool| (pool.clone(), admitted)).collect();
+        let held = document.pools.keys().map(|pool| (pool.clone(), self.admitted / 2)).collect();
         self.taken.push(document);
-        Json(ViewAnswer { epoch: offered.0, generation: offered.1, admitted, ..ViewAnswer::default() }).into_response()
+        let (epoch, generation, queued) = (offered.0, offered.1, BTreeMap::new());
+        let answer = ViewAnswer { epoch, generation, admitted, held, queued, form };
+        Json(answer).into_response()
     }
 }
 
