@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use admission_core::decide::allowed_by_budget;
 use admission_core::ledger::Ledger;
 use admission_core::members::Members;
 use admission_core::outcome::Reason;
@@ -44,6 +45,14 @@ const EVICTED: &str = "sluice_evicted_total";
 const QUEUE_WAIT: &str = "sluice_queue_wait_ms";
 /// Requests that wait, by pool and lane.
 const WAITING: &str = "sluice_waiting_requests";
+/// Requests that began to wait, by pool, lane, model, endpoint and what they waited for.
+const WAITS: &str = "sluice_waits_total";
+/// Requests held, by pool and lane.
+const LANE_IN_FLIGHT: &str = "sluice_lane_in_flight_requests";
+/// N of a lane's dispatch budget, by pool and lane.
+const BUDGET: &str = "sluice_dispatch_budget_allowed";
+/// Requests held beyond what the last scrape has seen, by pool.
+const UNSEEN: &str = "sluice_unseen_requests";
 /// Requests that another pool has taken, under the pool that refused them and its reason.
 const FALLBACKS: &str = "sluice_fallbacks_total";
 /// Views that came, pushed or pulled, by what became of them.
@@ -182,6 +191,11 @@ impl Metrics {
         self.count_labelled(labels, reason.label(), WOULD_WAIT);
     }
 
+    /// Counts a request that waits, by what it waits for.
+    pub fn count_waiting(&self, labels: &Labels, reason: Reason) {
+        self.count_labelled(labels, reason.label(), WAITS);
+    }
+
     /// Counts an eviction.
     pub fn count_evicted(&self, labels: &Labels) {
         self.count_labelled(labels, Reason::Evicted.label(), EVICTED);
@@ -285,27 +299,51 @@ impl Metrics {
     /// Sets the gauges of every pool from the records, which is the truth whatever VM died.
     pub fn record_pools(&self, policy: &Policy, members: &Members, now: Time) {
         for pool in policy.pools() {
-            let gauge = |metric: &str, value: u64| {
-                let name = labelled(&[("pool", &pool.name)], metric);
-                self.with(name, host::define_gauge, |id| host::record(id, value));
-            };
+            let gauge = |metric: &str, value: u64| self.gauge(&[("pool", &pool.name)], metric, value);
+            let view = SharedData.read(&pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
             if let Ok((ledger, _)) = store::read::<Ledger>(&SharedData, &pool.key) {
                 let held = ledger.held(members);
                 gauge(IN_FLIGHT, held.requests);
                 gauge(TOKENS_IN_FLIGHT, held.tokens.0);
-                for lane in policy.lanes().filter(|lane| lane.queue.is_some()) {
-                    let name = labelled(&[("pool", &pool.name), ("lane", &lane.name)], WAITING);
-                    let waiting = ledger.backlog(lane.key, members).requests;
-                    self.with(name, host::define_gauge, |id| host::record(id, waiting));
+                if let Some(view) = &view {
+                    let unseen = ledger.unseen(view.credit, members).requests;
+                    gauge(UNSEEN, u64::try_from(unseen).unwrap_or(0));
                 }
+                self.record_lanes(policy, (pool, view.as_ref()), (&ledger, members), now);
             }
-            if let Some(view) = SharedData.read(&pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes)) {
+            if let Some(view) = view {
                 gauge(VIEW_AGE, now.since(view.received).0);
                 if let Some(saturation) = view.saturation {
                     gauge(SATURATION, (saturation * 1_000.0).round() as u64);
                 }
             }
         }
+    }
+
+    fn record_lanes(
+        &self,
+        policy: &Policy,
+        (pool, view): (&Pool, Option<&ViewSummary>),
+        held: (&Ledger, &Members),
+        now: Time,
+    ) {
+        let (ledger, members) = held;
+        for lane in policy.lanes() {
+            let of_lane = |metric: &str, value: u64| {
+                self.gauge(&[("pool", &pool.name), ("lane", &lane.name)], metric, value);
+            };
+            of_lane(LANE_IN_FLIGHT, ledger.held_by(lane.key, members).requests);
+            if lane.queue.is_some() {
+                of_lane(WAITING, ledger.backlog(lane.key, members).requests);
+            }
+            if let Some(allowed) = allowed_by_budget((pool, policy.line_up()), lane, view, held, now) {
+                of_lane(BUDGET, allowed);
+            }
+        }
+    }
+
+    fn gauge(&self, labels: &[(&str, &str)], metric: &str, value: u64) {
+        self.with(labelled(labels, metric), host::define_gauge, |id| host::record(id, value));
     }
 
     /// Sets the gauge of how much memory this VM has, which never shrinks.

@@ -150,6 +150,19 @@ fn scene<'a>(rules: Rules<'a>, known: Known<'a>, held: Held<'a>, now: Time) -> S
     Scene { pool: rules.pool, lanes: rules.lanes, sight, ledger: held.pool, members: held.members }
 }
 
+/// N of a lane's dispatch budget in its unit, 0 while it is shut; `None` for a lane without one.
+#[must_use]
+pub fn allowed_by_budget(
+    (pool, lanes): (&Pool, &Lanes),
+    lane: &Lane,
+    view: Option<&ViewSummary>,
+    (ledger, members): (&Ledger, &Members),
+    now: Time,
+) -> Option<u64> {
+    let scene = Scene { pool, lanes, sight: Sight::of(view, pool, now), ledger, members };
+    lane.dispatch_budget.as_ref().map(|budget| scene.allowance(budget).allowed.unwrap_or(0))
+}
+
 /// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all, and to
 /// belong to the classes in `rules` as well.
 ///

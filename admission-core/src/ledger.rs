@@ -107,6 +107,10 @@ pub struct Unseen {
     pub requests: i64,
     /// Blocks of leases that began after the scrape and are still held.
     pub blocks: Blocks,
+    /// Tokens of those leases.
+    pub tokens: Tokens,
+    /// Bytes of their bodies, of lanes whose dispatch budget counts them.
+    pub bytes: u64,
 }
 
 /// A lane's name as records know it: stable over builds, and four bytes long.
@@ -201,7 +205,7 @@ impl Ledger {
         Ok(next.credit())
     }
 
-    /// Notes blocks of a lease by when it began.
+    /// Notes amounts of a lease by when it began.
     pub fn begin(&mut self, members: &Members, holder: Holder, begun: Begun) {
         self.begun.grow(members, holder, begun);
     }
@@ -219,7 +223,7 @@ impl Ledger {
         let (since, seen) = if is_ours { (credit.admitted.requests, credit.held) } else { (0, Some(0)) };
         let held = self.held(members).requests;
         let requests = seen.map_or(0, |seen| signed(held).saturating_sub(signed(seen)));
-        Unseen { requests, blocks: self.begun.after(since, members) }
+        Unseen { requests, ..self.begun.after(since, members) }
     }
 
     /// How long until so many of the requests in flight have ended; `None` before one has.
@@ -348,6 +352,12 @@ impl Ledger {
     /// Says which of a tenant's waiters in a VM is the first that waits for the tenant's own caps.
     pub fn publish_blocked(&mut self, members: &Members, holder: Holder, first: Option<Blocked>) {
         self.blocked.publish(members, holder, first);
+    }
+
+    /// Requests that wait for nothing but the pool, in lanes without a dispatch budget.
+    #[must_use]
+    pub fn demand(&self, members: &Members) -> u64 {
+        self.line.demand.live(members).fold(0, |sum, (_, demand)| sum.saturating_add(demand.0))
     }
 
     /// Nobody waits for the pool.

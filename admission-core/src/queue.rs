@@ -355,8 +355,17 @@ impl Queue {
         };
         let waiting = self.backlog.iter().filter(|(_, backlog)| backlog.requests > 0);
         let told = |lane: LaneKey, own: Backlog| Backlog { oldest: oldest(lane), aside: aside(lane), ..own };
+        let waiting: Vec<(LaneKey, Backlog)> = waiting.map(|(lane, backlog)| (*lane, told(*lane, *backlog))).collect();
+        let has_budget = |lane: LaneKey| {
+            let first = self.arrivals.range((lane, Time(0), Ticket(0))..).next();
+            let waiter = first.and_then(|(_, _, ticket)| self.waiting.get(ticket)).map(|waiting| &waiting.waiter);
+            waiter.is_some_and(|waiter| waiter.lane.key == lane && waiter.lane.dispatch_budget.is_some())
+        };
+        let in_line = waiting.iter().filter(|(lane, _)| !has_budget(*lane)).map(|(_, backlog)| backlog.in_line());
+        let demand = in_line.fold(0, u64::saturating_add);
         Report {
-            waiting: waiting.map(|(lane, backlog)| (*lane, told(*lane, *backlog))).collect(),
+            waiting,
+            demand,
             heads: self.candidates().map(|candidate| candidate.head).collect(),
             for_a_class: self.bands.values().any(Band::waits_for_a_class),
         }

@@ -75,6 +75,15 @@ pub struct PoolReport {
     /// KV blocks that would bring `saturation` from 0 to 1, where it counts what the KV caches hold. Form 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_blocks: Option<u64>,
+    /// Sequences that the live workers run concurrently, as their engines report; absent where one does not report it. Form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
+    /// Requests that wait in other proxies for nothing but the pool, in lanes without a dispatch budget. Form 2.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub demand_elsewhere: u64,
+    /// Other proxies that have answered within the last 10 s and share the pool. Form 2.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub other_proxies: u64,
     /// Share of the pool that lanes with a dispatch budget may still fill, 0 to 1, where the sidecar measures it by
     /// itself. Absent, it is what `saturation` leaves of 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -196,6 +205,10 @@ pub struct ViewAnswer {
     /// Requests that wait in the proxy, for each pool of the document.
     #[serde(default)]
     pub queued: BTreeMap<String, u64>,
+    /// Requests of those that wait for nothing but the pool, in lanes without a dispatch budget; absent where the filter does
+    /// not count them apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<BTreeMap<String, u64>>,
     /// Highest form of documents that the filter takes.
     #[serde(default = "first_form")]
     pub form: u32,
@@ -232,6 +245,9 @@ pub struct ViewQuestion {
     /// Requests that wait in the proxy, for each of its pools.
     #[serde(default)]
     pub queued: BTreeMap<String, u64>,
+    /// Requests of those that wait for nothing but the pool, in lanes without a dispatch budget. Form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand: Option<BTreeMap<String, u64>>,
     /// The view that stands; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub have: Option<Have>,
@@ -266,7 +282,7 @@ impl ViewQuestion {
     /// The same question as a sidecar of the first form understands it.
     #[must_use]
     pub fn in_first_form(self) -> Self {
-        Self { held: BTreeMap::new(), form: FIRST_FORM, ..self }
+        Self { held: BTreeMap::new(), demand: None, form: FIRST_FORM, ..self }
     }
 }
 
@@ -277,7 +293,16 @@ impl PoolReport {
         if form > FIRST_FORM {
             return self;
         }
-        Self { held: None, full_requests: None, full_blocks: None, ..self }
+        let (demand_elsewhere, other_proxies) = (0, 0);
+        Self {
+            held: None,
+            full_requests: None,
+            full_blocks: None,
+            batch: None,
+            demand_elsewhere,
+            other_proxies,
+            ..self
+        }
     }
 
     /// Workers that can be given work.
@@ -336,4 +361,8 @@ fn first_form() -> u32 {
 
 fn is_first_form(form: &u32) -> bool {
     *form == FIRST_FORM
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }

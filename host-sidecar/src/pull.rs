@@ -152,6 +152,7 @@ impl Pulls {
             admitted: question.admitted.clone(),
             held: question.held.clone(),
             queued: question.queued.clone(),
+            demand: question.demand.clone(),
             form: question.form,
         };
         asker.told.speak(question.form);

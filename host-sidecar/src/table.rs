@@ -19,7 +19,7 @@ mod proxies;
 mod worker;
 
 use pool::Pool;
-use proxies::{Credits, Proxies};
+use proxies::{Credits, Others, Proxies};
 pub use proxies::{ProxyId, ProxyRow, Way};
 use worker::Cause;
 pub use worker::{WorkerId, WorkerNow};
@@ -90,6 +90,10 @@ pub struct PoolNow<'a> {
     pub saturation: Option<f64>,
     /// Requests, and KV blocks, that alone would fill it.
     pub full: (Option<u64>, Option<u64>),
+    /// Sequences that its live workers run concurrently, as their engines report.
+    pub batch: Option<u64>,
+    /// The other proxies that share it.
+    pub others: Others,
     /// What its dispatch budget comes to, where it has one.
     pub dispatch_budget: Option<f64>,
     /// Those that have been tried, in the order of their addresses.
@@ -286,7 +290,8 @@ impl Table {
         let mut pools: Vec<_> = settled
             .map(|pool| {
                 let said = self.proxies.credit(proxy, &pool.name).unwrap_or_default();
-                pool.told_to(proxy, said, now, &self.patience, self.proxies.queued(&pool.name, now))
+                let others = self.proxies.others(proxy, &pool.name, now);
+                pool.told_to((proxy, said, others), now, &self.patience, self.proxies.queued(&pool.name, now))
             })
             .collect();
         pools.sort_by(|one, other| one.name.cmp(&other.name));

@@ -282,11 +282,23 @@ impl Sent {
                 oldest = Some(credit);
             }
         }
-        let PoolNow { said, saturation, full: (full_requests, full_blocks), dispatch_budget, .. } = *pool;
+        let PoolNow { said, saturation, full: (full_requests, full_blocks), batch, others, dispatch_budget, .. } =
+            *pool;
         let Credit { admitted, held } = oldest.unwrap_or(said);
         let removed = Vec::new();
-        let report =
-            PoolReport { admitted, held, saturation, full_requests, full_blocks, dispatch_budget, workers, removed };
+        let report = PoolReport {
+            admitted,
+            held,
+            saturation,
+            full_requests,
+            full_blocks,
+            batch,
+            demand_elsewhere: others.demand,
+            other_proxies: others.proxies,
+            dispatch_budget,
+            workers,
+            removed,
+        };
         let report = report.in_form(form);
         self.document.pools.insert(pool.name.to_string(), report);
         self.credits.push((Arc::clone(&pool.name), Credits { said, workers: told }));

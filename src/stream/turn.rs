@@ -44,12 +44,17 @@ impl Stream {
         }
         let now = host::now();
         let waiter = self.waiter(taking, ask, &pool, now);
+        let reason = refused.reason;
         match self.instance.vm(|vm| vm.enqueue(&SharedData, waiter, refused, now))? {
             Joined::Started(admission) => {
                 self.admitted(taking, ask, (Arc::clone(&pool), pool), admission)?;
                 Ok(Entry::Admitted)
             }
-            Joined::Waiting(ticket) => Ok(Entry::Waits(Turn { ticket, ask, pool, since: now })),
+            Joined::Waiting(ticket) => {
+                let labels = labels(&taking.intake, Some(&pool), taking.intake.lane(&self.policy));
+                self.instance.metrics.count_waiting(&labels, reason);
+                Ok(Entry::Waits(Turn { ticket, ask, pool, since: now }))
+            }
         }
     }
 

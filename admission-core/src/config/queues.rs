@@ -56,8 +56,8 @@ pub struct AgingConfig {
     pub to: Option<String>,
 }
 
-/// What a lane may hold of what its pool has left: at most `max` × (D − `baseline`), where D is 1 − the pool's saturation, and
-/// at least one request while D is above `baseline`. While the saturation is not known, nothing.
+/// What a lane may start of what its pool has left: `max` × (D − `baseline`), D the share of the pool that nothing uses, and at
+/// least one request while D is above `baseline`. While nothing is known of the pool, none.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -66,8 +66,8 @@ pub struct DispatchBudgetConfig {
     pub baseline: f64,
     /// What is counted.
     pub unit: BudgetUnit,
-    /// What the lane may hold of an empty pool, if `baseline` is 0; at least 1. In requests the pool's own cap on requests in
-    /// flight, if not given; in tokens and bytes it is needed.
+    /// Size of an empty pool, at least 1. In requests the pool's own cap on requests in flight, if not given; in tokens and bytes it
+    /// is needed.
     #[serde(skip_serializing_if = "Option::is_none", with = "text::optional_amount")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<text::Amount>"))]
     pub max: Option<u64>,

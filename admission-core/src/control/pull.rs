@@ -157,12 +157,14 @@ pub fn question<'a>(
     let keys = &receiver.keys;
     let standing: StandingView = store::read(store, &keys.view())?.0;
     let members: Members = store::read(store, &keys.members())?.0;
-    let (mut admitted, mut held, mut queued) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut admitted, mut held) = (BTreeMap::new(), BTreeMap::new());
+    let (mut queued, mut demand) = (BTreeMap::new(), BTreeMap::new());
     for pool in pools {
         let (credit, ledger) = super::acknowledge(store, keys, pool, &members, now)?;
         admitted.insert(pool.to_owned(), credit.admitted);
         held.extend(credit.held.map(|held| (pool.to_owned(), held)));
         queued.insert(pool.to_owned(), super::queued_in(&ledger, &members));
+        demand.insert(pool.to_owned(), ledger.demand(&members));
     }
     let have = Have { epoch: standing.epoch, generation: standing.generation };
     Ok(ViewQuestion {
@@ -171,6 +173,7 @@ pub fn question<'a>(
         admitted,
         held,
         queued,
+        demand: Some(demand),
         needs_whole: receiver
             .last
             .as_ref()

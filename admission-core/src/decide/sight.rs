@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use super::advice;
 use crate::config::StalePolicy;
-use crate::ledger::TallyKey;
-use crate::ledger::{Amount, Head, Ledger};
+use crate::ledger::{Amount, Head, Ledger, Unseen};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal};
-use crate::policy::{BudgetUnit, Cap, Lane, Lanes, Pool};
+use crate::policy::{BudgetUnit, Cap, DispatchBudget, Lane, Lanes, Pool};
 use crate::units::{Millis, Time};
 use crate::view::{Freshness, ViewSummary};
 
@@ -32,6 +31,14 @@ impl<'a> Sight<'a> {
             Freshness::Stale(age) => Self::Stale(pool.stale.then, Some((view, age))),
         }
     }
+}
+
+/// What lanes with a dispatch budget may start.
+pub(super) struct Allowance {
+    /// N, in the budget's unit; `None` when the gate is shut.
+    pub(super) allowed: Option<u64>,
+    /// U, which counts against it.
+    pub(super) unseen: Unseen,
 }
 
 /// A pool at one moment: what is configured, what is known of its workers, and what is held and waits.
@@ -63,9 +70,13 @@ impl Scene<'_> {
         pool.max_in_flight.clone().map(|cap| (cap, "requests")).into_iter().chain(per_worker)
     }
 
-    /// Most requests in flight, where that is known now.
+    /// C, the most requests in flight: the least of the pool's caps, else what the engines of the live workers run concurrently.
     pub(super) fn capacity(&self) -> Option<u64> {
-        self.caps().map(|(cap, _)| cap.limit).min()
+        let of_engines = || match self.sight {
+            Sight::Fresh(view) => view.batch,
+            Sight::Stale(..) => None,
+        };
+        self.caps().map(|(cap, _)| cap.limit).min().or_else(of_engines)
     }
 
     /// A lane holds less than its share of the pool.
@@ -99,62 +110,113 @@ impl Scene<'_> {
     }
 
     /// Saturation with what the workers cannot have shown yet: `S + U / full`, where U is what this proxy has
-    /// started since the scrape less what has ended, in what the saturation counts. Never below 0.
+    /// started since the scrape less what has ended, in what the saturation counts. At least `held / full` in requests, and 0.
     fn saturation(&self, view: &ViewSummary) -> Option<f64> {
         let unseen = self.ledger.unseen(view.credit, self.members);
         let by_requests = view.full_requests.map(|full| unseen.requests as f64 / full as f64);
         let by_blocks = view.full_blocks.map(|full| unseen.blocks.0 as f64 / full as f64);
         // Why the larger: a detector that counts both is as full as the worse of the two.
         let more = by_requests.into_iter().chain(by_blocks).reduce(f64::max).unwrap_or(0.0);
-        view.saturation.map(|saturation| (saturation + more).max(0.0))
+        // Why at least what is held: a worker shows the end of a request before the proxy does, and then it is missing in S and in U.
+        let held = || self.ledger.held(self.members).requests;
+        let at_least = view.full_requests.map_or(0.0, |full| held() as f64 / full as f64);
+        view.saturation.map(|saturation| (saturation + more).max(at_least))
     }
 
-    /// A lane with a dispatch budget holds no more than that: `max × (D − baseline)`, and one request in any case as long as
-    /// D is above the baseline. Without a fresh word on how full the pool is, and after a worker has refused, there is nothing
-    /// to spare.
+    /// A lane with a dispatch budget starts a request of size r while `U + r ≤ N`, N = `max × (D − baseline) ÷ proxies`, and
+    /// `r ≤ max × (1 − held ÷ C − baseline)`; and one in any case while D is above the baseline and the lane holds nothing.
     pub(super) fn within_dispatch_budget(&self, lane: &Lane, amount: Amount, bytes: u64) -> Result<(), Refusal> {
         let Some(budget) = &lane.dispatch_budget else { return Ok(()) };
-        let held = self.ledger.held_by(lane.key, self.members);
-        let max = budget.max.or_else(|| self.capacity()).unwrap_or(0);
-        let allowed = dispatch_budget(max, self.spare_ppm(), budget.baseline_ppm);
-        let (with_this, unit) = match budget.unit {
-            BudgetUnit::Requests => (held.requests.saturating_add(amount.requests), "requests"),
-            BudgetUnit::Tokens => (held.tokens.plus(amount.tokens).0, "tokens"),
-            BudgetUnit::Bytes => {
-                let held = self.ledger.tallied(TallyKey::bytes_of(lane.key), self.members);
-                (held.saturating_add(bytes), "bytes")
-            }
+        let Allowance { allowed, unseen } = self.allowance(budget);
+        let unsigned = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let (unseen, size, unit) = match budget.unit {
+            BudgetUnit::Requests => (unseen.requests, amount.requests, "requests"),
+            BudgetUnit::Tokens => (unsigned(unseen.tokens.0), amount.tokens.0, "tokens"),
+            BudgetUnit::Bytes => (unsigned(unseen.bytes), bytes, "bytes"),
         };
-        if allowed.is_some_and(|allowed| with_this <= allowed || held.requests == 0) {
+        // Why beside it what is held: a worker shows the end of a request before the proxy does, and then it is missing in D and
+        // in U.
+        let by_held = dispatch_budget(self.most(budget), self.spare_of_held(), budget.baseline_ppm, 1);
+        let with_this = unseen.saturating_add(unsigned(size));
+        let holds_nothing = || self.ledger.held_by(lane.key, self.members).requests == 0;
+        let fits = |allowed| with_this <= unsigned(allowed) && by_held.is_some_and(|by_held| size <= by_held);
+        if allowed.is_some_and(|allowed| fits(allowed) || holds_nothing()) {
             return Ok(());
         }
-        let allowed = allowed.unwrap_or(0);
-        let limit = Limit { knob: Arc::clone(&budget.knob), measured: with_this, allowed, unit };
+        let (measured, allowed) = (u64::try_from(with_this).unwrap_or(0), allowed.unwrap_or(0));
+        let limit = Limit { knob: Arc::clone(&budget.knob), measured, allowed, unit };
         let retry = advice(Some((self.ledger, self.members)), 1);
         Err(Refusal { reason: Reason::DispatchBudget, limit: Some(limit), detail: Detail::None, retry, place: None })
     }
 
-    /// D, in millionths: what the pool has to spare.
+    /// N of a budget, and what is to be counted against it.
+    pub(super) fn allowance(&self, budget: &DispatchBudget) -> Allowance {
+        let (unseen, proxies) = match self.sight {
+            Sight::Fresh(view) => (self.ledger.unseen(view.credit, self.members), view.other_proxies.saturating_add(1)),
+            // Why nothing unseen: D is then measured by what is held now.
+            Sight::Stale(_, last) => {
+                (Unseen::default(), last.map_or(1, |(view, _)| view.other_proxies.saturating_add(1)))
+            }
+        };
+        let allowed = dispatch_budget(self.most(budget), self.spare_ppm(), budget.baseline_ppm, proxies);
+        Allowance { allowed, unseen }
+    }
+
+    fn most(&self, budget: &DispatchBudget) -> u64 {
+        budget.max.or_else(|| self.capacity()).unwrap_or(0)
+    }
+
+    /// D, in millionths: the share of the pool that is left for work that can wait.
     fn spare_ppm(&self) -> u64 {
-        let Sight::Fresh(view) = self.sight else { return 0 };
-        if self.ledger.refused_under(view.stamp()) {
-            return 0;
+        match self.sight {
+            Sight::Fresh(view) if self.ledger.refused_under(view.stamp()) => 0,
+            Sight::Fresh(view) => match view.dispatch_budget {
+                Some(budget) => ppm(budget).min(WHOLE_PPM),
+                None => self.least_spare_ppm(view),
+            },
+            Sight::Stale(StalePolicy::Reject, _) => 0,
+            Sight::Stale(..) => self.capacity().map_or(0, |_| self.spare_of_held()),
         }
-        let ppm = |share: f64| (share * WHOLE_PPM as f64).round() as u64;
-        match (view.dispatch_budget, view.saturation) {
-            (Some(budget), _) => ppm(budget).min(WHOLE_PPM),
-            (None, Some(saturation)) => WHOLE_PPM.saturating_sub(ppm(saturation)),
-            (None, None) => 0,
-        }
+    }
+
+    /// Share of the pool, in millionths, that this proxy does not hold itself; all of it where the capacity is not known.
+    fn spare_of_held(&self) -> u64 {
+        let held = self.ledger.held(self.members).requests;
+        self.capacity().map_or(WHOLE_PPM, |capacity| spare_of(held, capacity))
+    }
+
+    /// The least that is left by what is known: by the saturation, by the requests in the workers, and by those that wait in
+    /// proxies and go first.
+    fn least_spare_ppm(&self, view: &ViewSummary) -> u64 {
+        let by_saturation = view.saturation.map(|saturation| WHOLE_PPM.saturating_sub(ppm(saturation)));
+        let capacity = self.capacity();
+        let by_workers = view.in_hand.zip(capacity).map(|(in_hand, capacity)| spare_of(in_hand, capacity));
+        let demand = self.ledger.demand(self.members).saturating_add(view.demand_elsewhere);
+        let by_demand = capacity.map(|capacity| spare_of(demand, capacity));
+        // Why a demand alone says nothing: an empty line in front of workers that report nothing is no word on how full they are.
+        let known = by_saturation.into_iter().chain(by_workers).min();
+        known.map_or(0, |known| by_demand.map_or(known, |demand| known.min(demand)))
     }
 }
 
-/// What a lane may hold of `max` when D is `spare_ppm`; `None` when the gate is shut.
-///
-/// N = `max` × (D − baseline), rounded down.
-fn dispatch_budget(max: u64, spare_ppm: u64, baseline_ppm: u64) -> Option<u64> {
+/// A share in millionths.
+fn ppm(share: f64) -> u64 {
+    (share * WHOLE_PPM as f64).round() as u64
+}
+
+/// 1 − `count ÷ capacity` in millionths, at least 0.
+fn spare_of(count: u64, capacity: u64) -> u64 {
+    let used = u128::from(count).saturating_mul(u128::from(WHOLE_PPM)).checked_div(u128::from(capacity));
+    let used = used.and_then(|used| u64::try_from(used).ok()).unwrap_or(WHOLE_PPM);
+    WHOLE_PPM.saturating_sub(used)
+}
+
+/// N, what all proxies together may start of `max` when D is `spare_ppm`, shared among `proxies` and rounded down; `None` when
+/// the gate is shut.
+fn dispatch_budget(max: u64, spare_ppm: u64, baseline_ppm: u64, proxies: u64) -> Option<u64> {
     let share = spare_ppm.checked_sub(baseline_ppm).filter(|share| *share > 0)?;
-    let allowed = u128::from(max).saturating_mul(u128::from(share)) / u128::from(WHOLE_PPM);
+    let whole = u128::from(WHOLE_PPM).saturating_mul(u128::from(proxies.max(1)));
+    let allowed = u128::from(max).saturating_mul(u128::from(share)) / whole;
     Some(u64::try_from(allowed).unwrap_or(u64::MAX))
 }
 
@@ -166,13 +228,13 @@ mod tests {
     #[test]
     fn the_dispatch_budget_is_as_published() {
         let (d, b) = (700_000, 100_000);
-        assert_eq!(dispatch_budget(5 * 10, d, b), Some(30), "five pods of ten, 0.3 in use, baseline 0.1");
-        let bytes = dispatch_budget(1024 << 10, d, b).unwrap();
+        assert_eq!(dispatch_budget(5 * 10, d, b, 1), Some(30), "five pods of ten, 0.3 in use, baseline 0.1");
+        let bytes = dispatch_budget(1024 << 10, d, b, 1).unwrap();
         assert!(((600 << 10)..(700 << 10)).contains(&bytes), "614.4 KiB: 600 go, 100 more are held");
         assert_eq!(bytes, (1024 << 10) * 6 / 10);
-        assert_eq!(dispatch_budget(50, b, b), None, "D = B");
-        assert_eq!(dispatch_budget(50, 0, b), None, "metrics are missing");
-        assert_eq!(dispatch_budget(1, 100_001, b), Some(0), "D > B: the one request in any case is granted apart");
-        assert_eq!(dispatch_budget(u64::MAX, WHOLE_PPM, 0), Some(u64::MAX));
+        assert_eq!(dispatch_budget(50, b, b, 1), None, "D = B");
+        assert_eq!(dispatch_budget(50, 0, b, 1), None, "metrics are missing");
+        assert_eq!(dispatch_budget(1, 100_001, b, 1), Some(0), "D > B: the one request in any case is granted apart");
+        assert_eq!(dispatch_budget(u64::MAX, WHOLE_PPM, 0, 1), Some(u64::MAX));
     }
 }

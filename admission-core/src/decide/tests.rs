@@ -5,6 +5,7 @@ use crate::policy::{Plugin, Policy};
 use crate::units::Millis;
 use crate::view::{Admitted, Credit, KvBlocks, WorkerKey};
 
+mod budgets;
 mod ceilings;
 
 const LANE: LaneKey = LaneKey(1);
@@ -39,7 +40,12 @@ fn picture(pool: &str) -> Picture {
         saturation: None,
         full_requests: None,
         full_blocks: None,
+        reported_held: None,
         on_receipt: Credit::default(),
+        in_hand: None,
+        batch: None,
+        demand_elsewhere: 0,
+        other_proxies: 0,
         dispatch_budget: None,
     };
     let (tenant, pool) = (Ledger::default(), Ledger::default());
@@ -88,7 +94,8 @@ impl Picture {
     fn hold_in_pool(&mut self, requests: u64, tokens: u64) {
         let amount = Amount { requests, tokens: Tokens(tokens), blocks: Tokens(tokens).blocks_of(16) };
         self.pool.admit(&self.members, self.holder, LANE, amount);
-        let begun = Begun { since: self.pool.acknowledged(), worker: None, blocks: amount.blocks };
+        let begun =
+            Begun { since: self.pool.acknowledged(), blocks: amount.blocks, tokens: amount.tokens, ..Begun::default() };
         self.pool.begin(&self.members, self.holder, begun);
     }
 
@@ -236,7 +243,7 @@ fn blocks_are_fitted_less_headroom_and_less_what_the_scrape_has_not_seen() {
     assert_eq!(picture.refusal(&ask(640, 0)), (Reason::KvBlocks, 40, 30));
     let amount = Amount { requests: 2, tokens: Tokens(320), blocks: Blocks(20) };
     picture.pool.refund(&picture.members, picture.holder, LANE, amount);
-    picture.pool.unbegin(&picture.members, picture.holder, Begun { since: 0, worker: None, blocks: Blocks(20) });
+    picture.pool.unbegin(&picture.members, picture.holder, Begun { blocks: Blocks(20), ..Begun::default() });
     let what = "what the scrape has seen frees nothing when it ends: the next scrape shows that";
     assert_eq!(picture.refusal(&ask(640, 0)), (Reason::KvBlocks, 40, 30), "{what}");
 }
@@ -306,7 +313,7 @@ fn credit_is_never_more_than_what_is_still_held() {
     assert_eq!(picture.refusal(&ask(176, 0)), (Reason::KvBlocks, 11, 10));
     let amount = Amount { requests: 1, tokens: Tokens(640), blocks: Blocks(40) };
     picture.pool.release(&picture.members, picture.holder, LANE, amount, Millis(1));
-    picture.pool.unbegin(&picture.members, picture.holder, Begun { since: 0, worker: None, blocks: Blocks(40) });
+    picture.pool.unbegin(&picture.members, picture.holder, Begun { blocks: Blocks(40), ..Begun::default() });
     assert_eq!(picture.decide(&ask(176, 0)), Ok(()));
 }
 

@@ -5,11 +5,11 @@
 //! the record keeps the blocks that are still held by that count. The blocks of leases begun since an answer are then a sum
 //! over rows, exact for every answer.
 
-use super::TallyKey;
 use super::per_vm::{PerVm, Row};
+use super::{TallyKey, Unseen};
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
-use crate::units::{Blocks, Millis, Time};
+use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::view::{Admitted, Credit};
 
 /// Least time between two counts in answers, so that few rows are kept however often views come.
@@ -23,8 +23,8 @@ pub(super) struct Acknowledged {
     pub(super) at: Time,
 }
 
-/// Blocks that one VM holds of leases that began between two answers to views.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Amounts that one VM holds of leases that began between two answers to views.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Begun {
     /// Requests admitted so far by the last answer before these leases began.
     pub since: u64,
@@ -32,6 +32,16 @@ pub struct Begun {
     pub worker: Option<TallyKey>,
     /// Blocks held.
     pub blocks: Blocks,
+    /// Prompt and output tokens held.
+    pub tokens: Tokens,
+    /// Bytes of bodies, of lanes whose dispatch budget counts them.
+    pub bytes: u64,
+}
+
+impl Begun {
+    fn is_zero(&self) -> bool {
+        self.blocks.0 == 0 && self.tokens.0 == 0 && self.bytes == 0
+    }
 }
 
 impl Acknowledged {
@@ -62,31 +72,40 @@ impl Row for Begun {
         out.u64(self.since);
         out.u64(self.worker.map_or(0, |worker| worker.0));
         out.u64(self.blocks.0);
+        out.u64(self.tokens.0);
+        out.u64(self.bytes);
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let since = reader.u64()?;
         let worker = Some(TallyKey(reader.u64()?)).filter(|worker| worker.0 != 0);
-        Some(Self { since, worker, blocks: Blocks(reader.u64()?) })
+        let (blocks, tokens) = (Blocks(reader.u64()?), Tokens(reader.u64()?));
+        Some(Self { since, worker, blocks, tokens, bytes: reader.u64()? })
     }
 }
 
 impl PerVm<Begun> {
-    /// Adds blocks to a row.
+    /// Adds amounts to a row.
     pub(super) fn grow(&mut self, members: &Members, holder: Holder, more: Begun) {
         let is_it = |row: &Begun| (row.since, row.worker) == (more.since, more.worker);
-        if let Some(row) = self.entry(members, holder, is_it, Begun { blocks: Blocks(0), ..more }) {
+        if let Some(row) =
+            self.entry(members, holder, is_it, Begun { blocks: Blocks(0), tokens: Tokens(0), bytes: 0, ..more })
+        {
             row.blocks = Blocks(row.blocks.0.saturating_add(more.blocks.0));
+            row.tokens = row.tokens.plus(more.tokens);
+            row.bytes = row.bytes.saturating_add(more.bytes);
         }
     }
 
-    /// Takes blocks from a row; a row that was forgotten since takes nothing from any other.
+    /// Takes amounts from a row; a row that was forgotten since takes nothing from any other.
     pub(super) fn shrink(&mut self, members: &Members, holder: Holder, less: Begun) {
         self.change(members, holder, |row| {
             if (row.since, row.worker) == (less.since, less.worker) {
                 row.blocks = Blocks(row.blocks.0.saturating_sub(less.blocks.0));
+                row.tokens = Tokens(row.tokens.0.saturating_sub(less.tokens.0));
+                row.bytes = row.bytes.saturating_sub(less.bytes);
             }
-            row.blocks.0 > 0
+            !row.is_zero()
         });
     }
 
@@ -95,9 +114,14 @@ impl PerVm<Begun> {
         self.keep(|row| row.since >= count);
     }
 
-    /// Blocks of leases begun since the answer with a count.
-    pub(super) fn after(&self, count: u64, members: &Members) -> Blocks {
+    /// Amounts of leases begun since the answer with a count; requests are not counted here.
+    pub(super) fn after(&self, count: u64, members: &Members) -> Unseen {
         let rows = self.live(members).filter(|(_, row)| row.since >= count);
-        rows.fold(Blocks(0), |sum, (_, row)| Blocks(sum.0.saturating_add(row.blocks.0)))
+        rows.fold(Unseen::default(), |sum, (_, row)| Unseen {
+            requests: 0,
+            blocks: Blocks(sum.blocks.0.saturating_add(row.blocks.0)),
+            tokens: sum.tokens.plus(row.tokens),
+            bytes: sum.bytes.saturating_add(row.bytes),
+        })
     }
 }

@@ -96,6 +96,8 @@ pub struct Report {
     pub heads: Vec<Head>,
     /// Some wait for a class of the pool alone.
     pub for_a_class: bool,
+    /// Requests that wait for nothing but the pool, in lanes without a dispatch budget.
+    pub demand: u64,
 }
 
 /// What all VMs say.
@@ -104,7 +106,12 @@ pub(super) struct Line {
     pub(super) waiting: PerVm<(LaneKey, Backlog)>,
     pub(super) heads: PerVm<Head>,
     pub(super) for_a_class: PerVm<ForAClass>,
+    pub(super) demand: PerVm<Demand>,
 }
+
+/// Requests of one VM that wait for nothing but the pool, in lanes without a dispatch budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Demand(pub(super) u64);
 
 /// A VM in which a request waits for a class of the pool alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +123,7 @@ impl Line {
         self.waiting.publish(members, holder, report.waiting.iter().copied());
         self.heads.publish(members, holder, report.heads.iter().copied());
         self.for_a_class.publish(members, holder, report.for_a_class.then_some(ForAClass));
+        self.demand.publish(members, holder, (report.demand > 0).then_some(Demand(report.demand)));
     }
 
     pub(super) fn waiting<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (LaneKey, Backlog)> {
@@ -177,6 +185,16 @@ impl Row for Head {
             tokens: Tokens(reader.u64()?),
             bytes: reader.u64()?,
         })
+    }
+}
+
+impl Row for Demand {
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.0);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        reader.u64().map(Self)
     }
 }
 

@@ -28,6 +28,7 @@ const SECTION_ASKED: u8 = 16;
 const SECTION_DRAIN: u8 = 17;
 const SECTION_ACKNOWLEDGED: u8 = 18;
 const SECTION_BEGUN: u8 = 19;
+const SECTION_DEMAND: u8 = 20;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -68,6 +69,7 @@ impl Record for Ledger {
             writer.section(SECTION_ACKNOWLEDGED, |out| self.acknowledged.write(out));
         }
         writer.section(SECTION_BEGUN, |out| self.begun.write(out));
+        writer.section(SECTION_DEMAND, |out| self.line.demand.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -94,6 +96,7 @@ impl Record for Ledger {
                 SECTION_ASKED => record.asked = PerVm::read(&mut reader)?,
                 SECTION_ACKNOWLEDGED => record.acknowledged = Acknowledged::read(&mut reader)?,
                 SECTION_BEGUN => record.begun = PerVm::read(&mut reader)?,
+                SECTION_DEMAND => record.line.demand = PerVm::read(&mut reader)?,
                 _ => return Some(false),
             }
             Some(true)

@@ -80,6 +80,7 @@ pub(super) struct Reference {
     fenced_within: Option<usize>,
     /// As of the step before: what was decided in the middle of a step may go by it.
     view_before: Option<ViewSummary>,
+    demand_before: u64,
     /// Blocks ever admitted.
     admitted_blocks: u64,
     /// Requests ever admitted; and each running request with what that was once it had started.
@@ -119,6 +120,7 @@ impl Reference {
             excused: BTreeSet::new(),
             fenced_within: None,
             view_before: None,
+            demand_before: 0,
             admitted_blocks: 0,
             admitted: 0,
             admitted_at: BTreeMap::new(),
@@ -250,7 +252,9 @@ impl Reference {
             let beside = starts().filter(|(_, other)| other.policy != facts.policy).map(|(id, _)| id).collect();
             let error = |error| format!("I1: {error}, after {} started", id.0);
             self.caps_hold(facts, &beside, sight, now).map_err(error)?;
-            self.ceiling_holds(facts, &starts().collect::<Vec<_>>(), sight, now).map_err(error)?;
+            let all: Vec<_> = starts().collect();
+            self.ceiling_holds(facts, &all, sight, now).map_err(error)?;
+            self.budget_holds(facts, &all, sight, now).map_err(error)?;
         }
         if self.admitted_blocks != sight.admitted.blocks {
             let (own, books) = (self.admitted_blocks, sight.admitted.blocks);
@@ -264,6 +268,7 @@ impl Reference {
             self.idle_since = None;
         }
         self.view_before.clone_from(&sight.view);
+        self.demand_before = sight.demand;
         self.note_held_up(sight, alone, now);
         self.books_are_true(sight, now)?;
         self.everybody_ends(now)?;

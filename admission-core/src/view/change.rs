@@ -53,9 +53,8 @@ impl PoolReport {
 
     /// What it says of the pool itself.
     fn without_workers(&self) -> Self {
-        let Self { admitted, held, saturation, full_requests, full_blocks, dispatch_budget, workers: _, removed: _ } =
-            *self;
-        Self { admitted, held, saturation, full_requests, full_blocks, dispatch_budget, ..Self::default() }
+        let (workers, removed) = (Vec::new(), Vec::new());
+        Self { workers, removed, ..*self }
     }
 }
 

@@ -32,8 +32,18 @@ pub struct ViewSummary {
     pub full_requests: Option<u64>,
     /// KV blocks that would; `None` where it does not count what the KV caches hold.
     pub full_blocks: Option<u64>,
+    /// Requests held by the report itself; a later report with the same counts is of the same scrapes.
+    pub reported_held: Option<u64>,
     /// Counts of this proxy when the document arrived.
     pub on_receipt: Credit,
+    /// Requests running and waiting in the live workers that generate; `None` when one does not report them.
+    pub in_hand: Option<u64>,
+    /// Sequences that the live workers run concurrently, as their engines report.
+    pub batch: Option<u64>,
+    /// Requests that wait in other proxies for nothing but the pool, in lanes without a dispatch budget.
+    pub demand_elsewhere: u64,
+    /// Other proxies that share the pool.
+    pub other_proxies: u64,
     /// What lanes with a dispatch budget may still fill, in steps of a millionth; `None` when the sidecar does not say.
     pub dispatch_budget: Option<f64>,
 }
@@ -50,6 +60,13 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// Counts that a report names. A sidecar of the first form does not say what was held, and its scrapes may have begun before
+    /// the last document came.
+    fn reported(&self, pool: &PoolReport) -> Credit {
+        let held_before = || self.before.as_ref().map_or(Some(0), |before| before.on_receipt.held);
+        Credit { admitted: pool.admitted, held: pool.held.or_else(held_before) }
+    }
+
     /// Counts that a report has seen. A sidecar that has just started knows nothing of the proxy, and the counts of a
     /// proxy that has restarted since mean nothing: such a report counts as one that has seen no more than the one before.
     fn credit(&self, pool: &PoolReport) -> Credit {
@@ -59,10 +76,13 @@ impl Receipt {
         if !is_known {
             return self.before.as_ref().map_or(none, |before| before.credit);
         }
-        // Why so old: a sidecar of the first form does not say what was held when its scrapes began, and they may have begun
-        // before the last document came.
-        let held_before = self.before.as_ref().map_or(Some(0), |before| before.on_receipt.held);
-        Credit { admitted: pool.admitted, held: pool.held.or(held_before) }
+        let reported = self.reported(pool);
+        match &self.before {
+            Some(before) if before.is_of_the_same_answer(reported) => before.credit,
+            // Why the smaller: the report has the count of the last answer before the scrapes. Requests that ended between
+            // that answer and the scrapes are still in it, and would otherwise leave room twice.
+            _ => Credit { held: reported.held.min(self.acknowledged.held), ..reported },
+        }
     }
 }
 
@@ -127,9 +147,19 @@ impl ViewSummary {
             saturation: from_millionths(to_millionths(pool.saturation)),
             full_requests: pool.full_requests.filter(|full| *full > 0),
             full_blocks: pool.full_blocks.filter(|full| *full > 0),
+            reported_held: receipt.reported(pool).held,
             on_receipt: receipt.acknowledged,
+            in_hand: in_hand(live().filter(|worker| worker.role.decodes())),
+            batch: pool.batch.filter(|batch| *batch > 0),
+            demand_elsewhere: pool.demand_elsewhere,
+            other_proxies: pool.other_proxies,
             dispatch_budget: from_millionths(to_millionths(pool.dispatch_budget)),
         }
+    }
+
+    /// True when a report names the counts that this one did; the count of requests tells answers apart.
+    fn is_of_the_same_answer(&self, reported: Credit) -> bool {
+        (self.credit.admitted.requests, self.reported_held) == (reported.admitted.requests, reported.held)
     }
 
     /// The document.
@@ -165,6 +195,11 @@ impl ViewSummary {
             self.on_receipt.admitted.requests,
             self.on_receipt.admitted.blocks,
             unknown_as_most(self.on_receipt.held),
+            unknown_as_most(self.in_hand),
+            unknown_as_most(self.batch),
+            self.demand_elsewhere,
+            self.other_proxies,
+            unknown_as_most(self.reported_held),
         ];
         let mut bytes = vec![FORMAT];
         for field in fields {
@@ -197,14 +232,22 @@ impl ViewSummary {
             dispatch_budget: next().and_then(from_millionths),
             full_requests: None,
             full_blocks: None,
+            reported_held: None,
             on_receipt: Credit::default(),
+            in_hand: None,
+            batch: None,
+            demand_elsewhere: 0,
+            other_proxies: 0,
         };
         let mut known = || next().filter(|count| *count != u64::MAX);
         let (held, full_requests, full_blocks) = (known(), known(), known());
         let admitted = Admitted { requests: known().unwrap_or(0), blocks: known().unwrap_or(0) };
         let credit = Credit { held, ..summary.credit };
         let on_receipt = Credit { admitted, held: known() };
-        Some(Self { credit, full_requests, full_blocks, on_receipt, ..summary })
+        let summary = Self { credit, full_requests, full_blocks, on_receipt, ..summary };
+        let (in_hand, batch) = (known(), known());
+        let (demand_elsewhere, other_proxies) = (known().unwrap_or(0), known().unwrap_or(0));
+        Some(Self { in_hand, batch, demand_elsewhere, other_proxies, reported_held: known(), ..summary })
     }
 }
 
@@ -216,6 +259,17 @@ fn usable<'a>(workers: impl Iterator<Item = &'a WorkerReport>) -> u32 {
         prefill |= worker.role.prefills();
     }
     if prefill { decoding } else { 0 }
+}
+
+/// Requests running and waiting in the workers; `None` when one reports neither.
+fn in_hand<'a>(mut workers: impl Iterator<Item = &'a WorkerReport>) -> Option<u64> {
+    workers.try_fold(0_u64, |sum, worker| {
+        worker.ranks.first()?;
+        worker.ranks.iter().try_fold(sum, |sum, rank| {
+            let more = rank.running.unwrap_or(0).saturating_add(rank.waiting.unwrap_or(0));
+            rank.running.or(rank.waiting).map(|_| sum.saturating_add(more))
+        })
+    })
 }
 
 /// Sums over the workers; one that does not say makes the sum unknown rather than too small.
@@ -274,6 +328,9 @@ mod tests {
             saturation: Some(0.75),
             full_requests: Some(96),
             full_blocks: Some(3_400),
+            batch: Some(96),
+            demand_elsewhere: 3,
+            other_proxies: 1,
             dispatch_budget: Some(0.125),
             workers,
             ..PoolReport::default()
@@ -382,7 +439,12 @@ mod tests {
                 credit: Credit { held: None, ..seen.credit },
                 full_requests: None,
                 full_blocks: None,
+                reported_held: None,
                 on_receipt: Credit::default(),
+                in_hand: None,
+                batch: None,
+                demand_elsewhere: 0,
+                other_proxies: 0,
                 ..seen
             }),
             "its nine numbers stand as they are"
@@ -413,6 +475,12 @@ mod tests {
             receipt.credit(&pool)
         };
         assert_eq!(of(7, Some(2)), credit(7, Some(2)));
+        assert_eq!(of(7, Some(6)), credit(7, Some(4)), "two have ended since that answer, perhaps before the scrapes");
+        let reported = credit(7, Some(6));
+        let same = ViewSummary { reported_held: Some(6), credit: credit(7, Some(5)), ..summary(vec![]) };
+        let same = Receipt { before: Some(same), ..receipt.clone() };
+        let report = PoolReport { admitted: reported.admitted, held: reported.held, ..PoolReport::default() };
+        assert_eq!(same.credit(&report), credit(7, Some(5)), "the same scrapes as before");
         assert_eq!(of(7, None), credit(7, Some(3)), "a sidecar of the first form; as when the view before came");
         assert_eq!(of(0, None), credit(5, Some(1)), "a sidecar that has just started");
         assert_eq!(of(70, Some(9)), credit(5, Some(1)), "it knows a proxy that has restarted");

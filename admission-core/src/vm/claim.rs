@@ -81,9 +81,10 @@ impl Claim<'_> {
             pool_now.admit(members, holder, *lane, *amount);
             pool_now.spend(pool_rates, *cost, now);
             let steered = endpoint.as_ref().map(|endpoint| endpoint.worker);
+            let begun = self.lease.begun(*amount, self.lease.bytes);
             let begun = match starts {
-                Starts::Request(_) => Begun { since: pool_now.acknowledged(), worker: steered, blocks: amount.blocks },
-                Starts::Nothing => self.lease.begun(amount.blocks),
+                Starts::Request(_) => Begun { since: pool_now.acknowledged(), worker: steered, ..begun },
+                Starts::Nothing => begun,
             };
             pool_now.begin(members, holder, begun);
             let worker = steered.map(|worker| (worker, 1));

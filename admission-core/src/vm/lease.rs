@@ -9,7 +9,7 @@ use crate::decide::MOST_TOKENS;
 use crate::ledger::{Amount, Begun, Cost, Evictable, FlowKey, LaneKey, Ledger, Report, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::{BudgetUnit, Lane, Lanes, Pool};
-use crate::units::{Blocks, Millis, Time, Tokens};
+use crate::units::{Millis, Time, Tokens};
 use crate::usage::Served;
 
 /// A token in thousandths.
@@ -72,11 +72,12 @@ impl Lease {
 
     /// What it holds of its pool by when it began; nothing in its tenant's record.
     pub(super) fn begun_in(&self, record: &Rc<str>) -> Option<Begun> {
-        (*record == self.pool_key).then(|| self.begun(self.amount.blocks))
+        (*record == self.pool_key).then(|| self.begun(self.amount, self.bytes))
     }
 
-    pub(super) fn begun(&self, blocks: Blocks) -> Begun {
-        Begun { since: self.since, worker: self.steered, blocks }
+    pub(super) fn begun(&self, amount: Amount, bytes: u64) -> Begun {
+        let Amount { tokens, blocks, .. } = amount;
+        Begun { since: self.since, worker: self.steered, blocks, tokens, bytes }
     }
 
     /// What it is tallied under in a record: only its pool's has tallies.

@@ -50,7 +50,7 @@ impl Vm {
             Change { key, holder, lane, amount, tallies, begun, kind, budget: None, frees, evicted: None }
         };
         let (of_tenant, of_pool) =
-            (change(&lease.tenant_key, None), change(&lease.pool_key, Some(lease.begun(amount.blocks))));
+            (change(&lease.tenant_key, None), change(&lease.pool_key, Some(lease.begun(amount, 0))));
         if let Some(lease) = self.leases.get_mut(&id) {
             lease.amount = after;
         }

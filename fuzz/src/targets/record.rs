@@ -105,7 +105,7 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     ledger.publish(
         members,
         holder,
-        &Report { waiting: vec![(LANE, backlog); 2], heads: heads.to_vec(), for_a_class: true },
+        &Report { waiting: vec![(LANE, backlog); 2], heads: heads.to_vec(), for_a_class: true, demand: 3 },
     );
     assert!(ledger.backlog(LANE, members).requests == u64::MAX && !ledger.nobody_waits());
     for at in [NOW, Time(u64::MAX), NOW] {

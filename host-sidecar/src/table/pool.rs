@@ -10,7 +10,7 @@ use admission_core::saturation::{
 use admission_core::view::{Credit, PoolReport, Role, WorkerState};
 
 use super::worker::{BusyRule, Sample, Worker};
-use super::{Cause, PoolNow, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId};
+use super::{Cause, Others, PoolNow, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId};
 use crate::config::{self, Patience, WhenStale};
 use crate::discovery::{Found, Member};
 use crate::reading::Reading;
@@ -209,8 +209,7 @@ impl Pool {
     /// What there is to tell a proxy that has `said` what it admitted. `queued` wait in all proxies.
     pub fn told_to(
         &self,
-        proxy: ProxyId,
-        said: Credit,
+        (proxy, said, others): (ProxyId, Credit, Others),
         now: Duration,
         patience: &Patience,
         queued: Option<u64>,
@@ -218,7 +217,8 @@ impl Pool {
         let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
         let workers = self.tried(now, patience, |worker, busy| worker.now(Some(proxy), now, patience, busy));
         let full = full(self.loads_by_role(now, patience).map(|(role, load)| (role, self.saturation.full(&load))));
-        PoolNow { name: Arc::clone(&self.name), said, saturation, full, dispatch_budget, workers }
+        let batch = self.batch(now, patience);
+        PoolNow { name: Arc::clone(&self.name), said, saturation, full, batch, others, dispatch_budget, workers }
     }
 
     /// What is told of it, but for what proxies admitted. `queued` wait in the proxies.
@@ -226,6 +226,13 @@ impl Pool {
         let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
         let workers = self.tried(now, patience, |worker, busy| worker.now(None, now, patience, busy).report());
         PoolReport { saturation, dispatch_budget, workers, ..PoolReport::default() }
+    }
+
+    /// Sequences that the live workers run concurrently which generate; `None` when one of their engines does not report it.
+    fn batch(&self, now: Duration, patience: &Patience) -> Option<u64> {
+        let decoding = self.loads_by_role(now, patience).filter(|(role, _)| role.decodes());
+        let batches = decoding.map(|(_, load)| Some(load.max_num_seqs?.saturating_mul(load.ranks.len().max(1) as u64)));
+        batches.reduce(|sum, batch| Some(sum?.saturating_add(batch?))).flatten()
     }
 
     /// How full it is, and what its dispatch budget comes to.

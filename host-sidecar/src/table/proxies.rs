@@ -52,8 +52,25 @@ struct Proxy {
     taken_at: Option<Duration>,
     holds: Vec<Arc<str>>,
     heard_at: Option<Duration>,
-    /// By pool, as last said.
+    /// Waiting requests by pool, as last sent.
     queued: BTreeMap<String, u64>,
+    /// Those that wait for nothing but the pool, in lanes without a dispatch budget; `None` where the filter does not count them.
+    demand: Option<BTreeMap<String, u64>>,
+}
+
+/// The other proxies that share a pool with one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Number of proxies.
+    pub proxies: u64,
+    /// Requests that wait in those proxies for nothing but the pool.
+    pub demand: u64,
+}
+
+impl Proxy {
+    fn demand_for(&self, pool: &str) -> u64 {
+        self.demand.as_ref().unwrap_or(&self.queued).get(pool).copied().unwrap_or(0)
+    }
 }
 
 /// A proxy that has said nothing for so long holds nothing back: what waited in it has gone or waits elsewhere.
@@ -67,7 +84,7 @@ impl Proxies {
         let id = ProxyId(self.next);
         self.next += 1;
         let (name, holds, queued) = (name.into(), Vec::new(), BTreeMap::new());
-        self.known.insert(id, Proxy { name, way, taken_at: None, holds, heard_at: None, queued });
+        self.known.insert(id, Proxy { name, way, taken_at: None, holds, heard_at: None, queued, demand: None });
         id
     }
 
@@ -94,8 +111,10 @@ impl Proxies {
     ) -> Vec<Arc<str>> {
         let Some(memory) = self.known.get_mut(&proxy) else { return Vec::new() };
         memory.heard_at = Some(now);
-        let queued = answer.queued.iter().filter(|(pool, _)| is_known(pool));
-        memory.queued = queued.map(|(pool, count)| (pool.clone(), *count)).collect();
+        (memory.queued, memory.demand) = (answer.queued.clone(), answer.demand.clone());
+        for counts in [Some(&mut memory.queued), memory.demand.as_mut()].into_iter().flatten() {
+            counts.retain(|pool, _| is_known(pool));
+        }
         if let Some(pools) = took {
             memory.taken_at = Some(now);
             memory.holds = pools;
@@ -135,12 +154,25 @@ impl Proxies {
         self.credits.get(pool)?.get(&proxy).copied()
     }
 
-    /// Requests that wait for a pool in all proxies heard of late; `None` when there is none. A proxy that does not name the
-    /// pool has none waiting for it.
+    /// Requests that wait for a pool in all proxies heard of late, those apart that wait for their own lane's dispatch budget
+    /// or their tenant's caps, where the filter counts them apart; `None` when no proxy was heard.
     pub fn queued(&self, pool: &str, now: Duration) -> Option<u64> {
-        let is_heard = |proxy: &&Proxy| proxy.heard_at.is_some_and(|at| now.saturating_sub(at) < SILENT);
-        let counts = self.known.values().filter(is_heard).map(|proxy| proxy.queued.get(pool).copied().unwrap_or(0));
+        let counts = self.heard(now).map(|(_, proxy)| proxy.demand_for(pool));
         counts.fold(None, |sum, count| Some(sum.unwrap_or(0_u64).saturating_add(count)))
+    }
+
+    /// Other proxies heard of late that name a pool, and the requests that wait in them.
+    pub fn others(&self, proxy: ProxyId, pool: &str, now: Duration) -> Others {
+        let others = self.heard(now).filter(|(id, other)| **id != proxy && other.queued.contains_key(pool));
+        others.fold(Others::default(), |sum, (_, other)| Others {
+            proxies: sum.proxies.saturating_add(1),
+            demand: sum.demand.saturating_add(other.demand_for(pool)),
+        })
+    }
+
+    fn heard(&self, now: Duration) -> impl Iterator<Item = (&ProxyId, &Proxy)> {
+        let is_recent = move |at: Duration| now.saturating_sub(at) < SILENT;
+        self.known.iter().filter(move |(_, proxy)| proxy.heard_at.is_some_and(is_recent))
     }
 
     /// Takes back what a scrape was credited with that began before a proxy restarted, or went.

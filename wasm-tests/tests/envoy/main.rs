@@ -5,6 +5,7 @@
 
 mod admission;
 mod between_scrapes;
+mod budgets;
 mod certificate;
 mod control;
 mod failure_policy;

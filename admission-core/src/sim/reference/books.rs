@@ -36,6 +36,8 @@ pub(in crate::sim) struct Sight {
     pub(in crate::sim) members: Members,
     /// Requests that VMs have been asked to evict and still hold.
     pub(in crate::sim) asked_to_evict: u64,
+    /// Requests that wait for nothing but the pool, in lanes without a dispatch budget.
+    pub(in crate::sim) demand: u64,
     /// All that was ever admitted to the pool.
     pub(in crate::sim) admitted: Admitted,
 }
@@ -88,7 +90,8 @@ impl Books {
         let view = store.read(&self.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
         let asked_to_evict = self.pool.record.asked_to_evict(members);
         let (pool, admitted) = (self.pool.record.held(members), self.pool.record.admitted());
-        Sight { pool, lanes, tenants, view, members: members.clone(), asked_to_evict, admitted }
+        let demand = self.pool.record.demand(members);
+        Sight { pool, lanes, tenants, view, members: members.clone(), asked_to_evict, demand, admitted }
     }
 }
 

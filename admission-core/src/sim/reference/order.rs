@@ -163,17 +163,17 @@ impl Reference {
         own.map(|facts| facts.amount.tokens.0).max().unwrap_or(0)
     }
 
-    /// A lane with a dispatch budget holds at most the pool's size × (what is spare − baseline), and one in any case while
-    /// that is more than nothing. Without a word on what is spare that is what saturation leaves of 1. What is not known is full.
-    fn dispatch_budget_is_spent(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
+    /// A lane with a dispatch budget starts while what has started since the scrape, with one more, is at most the pool's size ×
+    /// (what is spare − baseline), and one in any case while that is more than nothing.
+    pub(super) fn dispatch_budget_is_spent(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
         let Some(baseline) = self.rules().lane(facts.lane).dispatch_baseline else { return false };
-        let view = self.fresh(sight, now);
-        let saturation = view.and_then(|view| view.saturation).unwrap_or(1.0);
-        let measured = view.and_then(|view| view.dispatch_budget).unwrap_or(1.0 - saturation);
-        let spare = (measured.clamp(0.0, 1.0) * 1e6).round() as u64;
         let held = sight.lanes.get(facts.lane).copied().unwrap_or(0);
-        let most = self.capacity(sight, now).unwrap_or(0) * spare.saturating_sub(baseline) / 1_000_000;
-        spare <= baseline || (held > 0 && held >= most)
+        let capacity = self.capacity(sight, now).unwrap_or(0);
+        let (spare, unseen) = self.spare(self.fresh(sight, now), capacity, sight);
+        let most = (capacity * spare.saturating_sub(baseline) / 1_000_000) as i64;
+        let all_held = (sight.pool.requests * 1_000_000).checked_div(capacity).unwrap_or(0);
+        let left = capacity * 1_000_000_u64.saturating_sub(all_held).saturating_sub(baseline) / 1_000_000;
+        spare <= baseline || (held > 0 && (unseen + 1 > most || left == 0))
     }
 
     /// I7: nothing lies idle for longer than one poll while somebody who may have it waits. Which of those of the highest
@@ -236,8 +236,10 @@ const fn a_poll_before(now: Time) -> Time {
 
 impl Sight {
     /// As it was before somebody started.
-    fn take_back(&mut self, started: &Facts) {
+    pub(super) fn take_back(&mut self, started: &Facts) {
         self.pool = self.pool.minus(started.amount);
+        // It may have been in line until then. Where its own lane has a budget it was not counted, and one more excuses a little.
+        self.demand += 1;
         if let Some(lane) = self.lanes.get_mut(started.lane) {
             *lane = lane.saturating_sub(1);
         }

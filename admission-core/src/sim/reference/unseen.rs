@@ -28,7 +28,8 @@ impl Reference {
             (Some(requests), Some(blocks)) => requests.max(blocks),
             (one, other) => one.or(other).unwrap_or(0.0),
         };
-        view.saturation.map(|saturation| (saturation + more).max(0.0))
+        let at_least = view.full_requests.map_or(0.0, |full| runs / full as f64);
+        view.saturation.map(|saturation| (saturation + more).max(at_least))
     }
 
     /// Requests that had been admitted, and those that ran, when the scrapes of a view began. A view that has seen more than was ever admitted has
@@ -36,6 +37,22 @@ impl Reference {
     fn seen(&self, view: &ViewSummary) -> (u64, u64) {
         let admitted = view.credit.admitted.requests;
         if admitted > self.admitted { (0, 0) } else { (admitted, view.credit.held.unwrap_or(0)) }
+    }
+
+    /// Millionths of a pool that are left for work that can wait, and the requests that are not in that number yet.
+    pub(super) fn spare(&self, view: Option<&ViewSummary>, capacity: u64, sight: &Sight) -> (u64, i64) {
+        let left =
+            |count: u64| 1_000_000_u64.saturating_sub((count * 1_000_000).checked_div(capacity).unwrap_or(1_000_000));
+        let Some(view) = view else { return (left(sight.pool.requests), 0) };
+        let share = |share: f64| (share.clamp(0.0, 1.0) * 1e6).round() as u64;
+        let unseen = sight.pool.requests as i64 - self.seen(view).1 as i64;
+        if let Some(measured) = view.dispatch_budget {
+            return (share(measured), unseen);
+        }
+        let by_saturation = view.saturation.map(|saturation| 1_000_000 - share(saturation));
+        let by_workers = view.in_hand.filter(|_| capacity > 0).map(left);
+        let known = by_saturation.into_iter().chain(by_workers).min().unwrap_or(0);
+        (if capacity > 0 { known.min(left(sight.demand)) } else { known }, unseen)
     }
 
     /// A lane starts nothing at its ceiling, whatever has started since the scrape: all that started in one step, less the
@@ -58,5 +75,31 @@ impl Reference {
             return Ok(());
         }
         Err(format!("the pool was at the ceiling of lane {}", started.lane))
+    }
+
+    /// A lane with a dispatch budget starts nothing beyond it. Not asked while VMs may disagree on whose holdings count, or are
+    /// held to two policies.
+    pub(super) fn budget_holds(
+        &self,
+        started: &Facts,
+        starts: &[(RequestId, &Facts)],
+        sight: &Sight,
+        now: Time,
+    ) -> Result<(), String> {
+        if started.policy != self.policy || now <= self.disagree_until.max(self.mixed_until).max(self.troubled_until) {
+            return Ok(());
+        }
+        let mut before = sight.clone();
+        for (_, facts) in starts {
+            before.take_back(facts);
+        }
+        before.demand = sight.demand.min(self.demand_before);
+        let is_spent = |view: &Option<ViewSummary>| {
+            self.dispatch_budget_is_spent(started, &Sight { view: view.clone(), ..before.clone() }, now)
+        };
+        if is_spent(&sight.view) && is_spent(&self.view_before) {
+            return Err(format!("the dispatch budget of lane {} was spent", started.lane));
+        }
+        Ok(())
     }
 }

@@ -151,7 +151,7 @@ impl Control {
         let held = document.pools.keys().map(|pool| (pool.clone(), self.admitted / 2)).collect();
         self.taken.push(document);
         let (epoch, generation, queued) = (offered.0, offered.1, BTreeMap::new());
-        let answer = ViewAnswer { epoch, generation, admitted, held, queued, form };
+        let answer = ViewAnswer { epoch, generation, admitted, held, queued, demand: None, form };
         Json(answer).into_response()
     }
 }
