@@ -14,6 +14,12 @@ pub fn faulty_filter() -> PathBuf {
     existing("wasm/sluice-test-faults.wasm")
 }
 
+/// A part of another commit, as `cargo xtask neighbours` leaves it.
+#[must_use]
+pub fn neighbour(name: &str) -> PathBuf {
+    existing(&format!("neighbour/{name}"))
+}
+
 /// The Envoy program.
 #[must_use]
 pub fn envoy() -> PathBuf {

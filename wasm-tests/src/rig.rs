@@ -75,7 +75,8 @@ impl Rig {
         let resetter = Resetter::start().await;
         let folder = tempfile::tempdir().expect("a folder");
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let code = if setup.faulty { artefacts::faulty_filter() } else { artefacts::filter() };
+        let code = setup.code.clone();
+        let code = code.unwrap_or_else(if setup.faulty { artefacts::faulty_filter } else { artefacts::filter });
         let envoy = if setup.alone { Envoy::alone(setup.threads).await } else { Envoy::shared(setup.threads).await };
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut rig = Self {

@@ -1,6 +1,7 @@
 //! The proxy that a test asks for.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use worker_sim::Config;
@@ -37,6 +38,8 @@ pub struct Setup {
     pub worker: Config,
     /// Use the module that fails on command.
     pub faulty: bool,
+    /// Module in place of the filter's, of every listener.
+    pub code: Option<PathBuf>,
     /// The rig gets a new proxy, which no other test uses later.
     pub alone: bool,
     /// HTTP filters before ours.
@@ -78,6 +81,7 @@ impl Setup {
             policy,
             worker,
             faulty: false,
+            code: None,
             alone: false,
             filters_before: Vec::new(),
             transport_socket: None,

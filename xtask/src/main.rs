@@ -15,6 +15,7 @@ mod fuzz;
 mod lab;
 mod module;
 mod mutants;
+mod neighbours;
 mod nightly;
 mod paths;
 mod reproduce;
@@ -58,6 +59,8 @@ enum Task {
     Nightly(nightly::Options),
     /// Run tests inside a real Envoy whose names contain the given words; all of them without words.
     Envoy(Rest),
+    /// Run filter and sidecar of another commit beside those of this one, in a real Envoy.
+    Neighbours(neighbours::Options),
     /// Ask Envoy and the schemas about every shipped configuration.
     Validate,
     /// Write docs/configuration.md and envoy-config/schemas/plugin.schema.json again, from the configuration's types.
@@ -117,6 +120,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Test => suite::run(workspace),
         Task::Nightly(options) => nightly::run(workspace, &options),
         Task::Envoy(rest) => suite::envoy_tests_alone(workspace, &rest.arguments),
+        Task::Neighbours(options) => neighbours::run(workspace, &options),
         Task::Validate => lab::VALIDATE.run(workspace, &[]),
         Task::Docs => lab::REFERENCE.run(workspace, &[]),
         Task::Demo(rest) => lab::DEMO.run(workspace, &rest.arguments),

@@ -139,6 +139,15 @@ pub fn envoy_tests_alone(workspace: &Workspace, words: &[String]) -> Result<()> 
     envoy_tests(workspace, words)
 }
 
+/// Builds what tests in Envoy need, and runs those that want parts of another commit.
+///
+/// # Errors
+/// When something cannot be built, or a test fails.
+pub fn envoy_tests_of_neighbours(workspace: &Workspace) -> Result<()> {
+    build(workspace)?;
+    envoy_tests(workspace, &["--ignored".to_owned()])
+}
+
 /// Runs the tests in Envoy. Why not by nextest: it starts a process for every test, and these share Envoys.
 fn envoy_tests(workspace: &Workspace, words: &[String]) -> Result<()> {
     let mut tests = Command::new(envoy_tests_program(workspace)?);

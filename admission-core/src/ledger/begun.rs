@@ -5,8 +5,8 @@
 //! the record keeps the blocks that are still held by that count. The blocks of leases begun since an answer are then a sum
 //! over rows, exact for every answer.
 
+use super::Unseen;
 use super::per_vm::{PerVm, Row};
-use super::{TallyKey, Unseen};
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
 use crate::units::{Blocks, Millis, Time, Tokens};
@@ -28,8 +28,6 @@ pub(super) struct Acknowledged {
 pub struct Begun {
     /// Requests admitted so far by the last answer before these leases began.
     pub since: u64,
-    /// Worker that they were steered to.
-    pub worker: Option<TallyKey>,
     /// Blocks held.
     pub blocks: Blocks,
     /// Prompt and output tokens held.
@@ -70,7 +68,6 @@ impl Acknowledged {
 impl Row for Begun {
     fn write(&self, out: &mut Writer) {
         out.u64(self.since);
-        out.u64(self.worker.map_or(0, |worker| worker.0));
         out.u64(self.blocks.0);
         out.u64(self.tokens.0);
         out.u64(self.bytes);
@@ -78,16 +75,15 @@ impl Row for Begun {
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let since = reader.u64()?;
-        let worker = Some(TallyKey(reader.u64()?)).filter(|worker| worker.0 != 0);
         let (blocks, tokens) = (Blocks(reader.u64()?), Tokens(reader.u64()?));
-        Some(Self { since, worker, blocks, tokens, bytes: reader.u64()? })
+        Some(Self { since, blocks, tokens, bytes: reader.u64()? })
     }
 }
 
 impl PerVm<Begun> {
     /// Adds amounts to a row.
     pub(super) fn grow(&mut self, members: &Members, holder: Holder, more: Begun) {
-        let is_it = |row: &Begun| (row.since, row.worker) == (more.since, more.worker);
+        let is_it = |row: &Begun| row.since == more.since;
         if let Some(row) =
             self.entry(members, holder, is_it, Begun { blocks: Blocks(0), tokens: Tokens(0), bytes: 0, ..more })
         {
@@ -100,7 +96,7 @@ impl PerVm<Begun> {
     /// Takes amounts from a row; a row that was forgotten since takes nothing from any other.
     pub(super) fn shrink(&mut self, members: &Members, holder: Holder, less: Begun) {
         self.change(members, holder, |row| {
-            if (row.since, row.worker) == (less.since, less.worker) {
+            if row.since == less.since {
                 row.blocks = Blocks(row.blocks.0.saturating_sub(less.blocks.0));
                 row.tokens = Tokens(row.tokens.0.saturating_sub(less.tokens.0));
                 row.bytes = row.bytes.saturating_sub(less.bytes);

@@ -235,12 +235,60 @@ fn full_ledger() -> Ledger {
     let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9), aside: 1 };
     let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, demand: 0 };
     ledger.publish(&members, b, &report);
-    ledger.publish(&members, a, &Report { heads: vec![head, Head { tag: 8, ..head }], ..report });
+    ledger.publish(&members, a, &Report { heads: vec![head, Head { tag: 8, ..head }], demand: 3, ..report });
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
     ledger.note_refusal((1, 2));
     ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, newest: Time(4) }]);
     ledger.ask_of(&members, a, 1);
+    ledger.acknowledge(&members, 0, Time(50)).unwrap();
+    for (holder, blocks) in [(a, 4), (b, 5)] {
+        let since = ledger.acknowledged();
+        ledger.begin(&members, holder, Begun { since, blocks: Blocks(blocks), tokens: Tokens(60), bytes: 7 });
+    }
     ledger
+}
+
+#[test]
+fn what_a_view_has_not_seen_is_what_began_since_its_answer_and_is_held() {
+    let (mut members, a, b) = two_members();
+    let mut ledger = Ledger::default();
+    let start = |ledger: &mut Ledger, members: &Members, holder: Holder| {
+        let begun = Begun { since: ledger.acknowledged(), blocks: Blocks(10), tokens: Tokens(160), bytes: 1 };
+        ledger.admit(members, holder, LANE, amount(1, 160));
+        ledger.begin(members, holder, begun);
+        begun
+    };
+    let unseen = |ledger: &Ledger, members: &Members, credit| {
+        let Unseen { requests, blocks, tokens, bytes } = ledger.unseen(credit, members);
+        assert_eq!((tokens.0, bytes), (blocks.0 * 16, blocks.0 / 10));
+        (requests, blocks.0)
+    };
+    let first = start(&mut ledger, &members, a);
+    let early = ledger.acknowledge(&members, 0, Time(100)).unwrap();
+    start(&mut ledger, &members, b);
+    assert_eq!(ledger.acknowledge(&members, 0, Time(119)), Err(early), "an answer was just sent");
+    let second = start(&mut ledger, &members, a);
+    let late = ledger.acknowledge(&members, 0, Time(120)).unwrap();
+    assert_eq!((unseen(&ledger, &members, early), unseen(&ledger, &members, late)), ((2, 20), (0, 0)));
+    ledger.release(&members, a, LANE, amount(1, 160), Millis(5));
+    ledger.unbegin(&members, a, first);
+    assert_eq!(
+        unseen(&ledger, &members, early),
+        (1, 20),
+        "its blocks were in the scrape, and the next one shows them free"
+    );
+    assert_eq!(unseen(&ledger, &members, late), (-1, 0));
+    let restarted = Credit { admitted: Admitted { requests: 900, blocks: 9_000 }, held: Some(90) };
+    assert_eq!(
+        unseen(&ledger, &members, restarted),
+        (2, 20),
+        "a view of a proxy that was here before has seen nothing"
+    );
+    members.fence(&[Member { holder: b, heartbeat: 0 }]);
+    assert_eq!(unseen(&ledger, &members, early), (0, 10), "what a dead VM held is void");
+    ledger.acknowledge(&members, late.admitted.requests, Time(200)).unwrap();
+    ledger.unbegin(&members, a, second);
+    assert_eq!(unseen(&ledger, &members, early), (0, 0), "every view that comes has seen those");
 }
 
 /// Builds of the last release and of the next read and write the same records while one takes over from the other.

@@ -59,7 +59,7 @@ impl Vm {
         match lease.claim(report).charge(store, (&self.members, holder), seen, &starts, judge, now) {
             Ok(Granted { spent, endpoint, since }) => {
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
-                (lease.steered, lease.since) = (lease.worker, since);
+                lease.since = since;
                 let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent };
                 Ok(Admission { lease: self.keep(lease, now), endpoint, spending })
             }
@@ -256,7 +256,6 @@ fn lease_of(request: &Request<'_>, band: &Lane, now: Time) -> Lease {
         amount: ask.amount(rules.pool.block_size),
         classes: rules.classes.iter().map(|class| class.key).collect(),
         worker: None,
-        steered: None,
         since: 0,
         bytes: counted_bytes(rules.lane, bytes),
         preemptible: rules.lane.preemptible,

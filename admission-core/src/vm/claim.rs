@@ -80,14 +80,13 @@ impl Claim<'_> {
             let endpoint = judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
             pool_now.admit(members, holder, *lane, *amount);
             pool_now.spend(pool_rates, *cost, now);
-            let steered = endpoint.as_ref().map(|endpoint| endpoint.worker);
             let begun = self.lease.begun(*amount, self.lease.bytes);
             let begun = match starts {
-                Starts::Request(_) => Begun { since: pool_now.acknowledged(), worker: steered, ..begun },
+                Starts::Request(_) => Begun { since: pool_now.acknowledged(), ..begun },
                 Starts::Nothing => begun,
             };
             pool_now.begin(members, holder, begun);
-            let worker = steered.map(|worker| (worker, 1));
+            let worker = endpoint.as_ref().map(|endpoint| (endpoint.worker, 1));
             for (key, amount) in self.lease.tallies().chain(worker) {
                 pool_now.tally(members, holder, key, amount);
             }

@@ -32,10 +32,8 @@ pub(super) struct Lease {
     pub(super) amount: Amount,
     /// Of its pool, that it is counted in.
     pub(super) classes: Vec<TallyKey>,
-    /// Worker that it is tallied at.
-    pub(super) worker: Option<TallyKey>,
     /// Worker that it was steered to.
-    pub(super) steered: Option<TallyKey>,
+    pub(super) worker: Option<TallyKey>,
     /// The count of the last answer to a view before it began.
     pub(super) since: u64,
     /// Of its body; 0 where its lane does not count them.
@@ -77,7 +75,7 @@ impl Lease {
 
     pub(super) fn begun(&self, amount: Amount, bytes: u64) -> Begun {
         let Amount { tokens, blocks, .. } = amount;
-        Begun { since: self.since, worker: self.steered, blocks, tokens, bytes }
+        Begun { since: self.since, blocks, tokens, bytes }
     }
 
     /// What it is tallied under in a record: only its pool's has tallies.

@@ -10,6 +10,7 @@ use crate::engines::Engine;
 use crate::reading::Limits;
 use crate::told::Told;
 
+mod budgets;
 mod credits;
 mod thresholds;
 
@@ -457,33 +458,4 @@ fn headroom_leaves_somebody_in_each_stage() {
     setting.scrape("a2:1", 70, ms(0));
     let busy = setting.pool("a", ms(0)).workers.into_iter().map(|one| one.busy).collect::<Vec<_>>();
     assert_eq!(busy, [false, false], "an idle worker that reads prompts is no use without one that decodes");
-}
-
-#[test]
-fn a_dispatch_budget_comes_from_the_first_source_that_knows() {
-    let budget = "dispatch_budget: {max_concurrency: 10, prometheus: {url: 'http://q', query: q}}, workers:";
-    let mut setting = setting_of(&FOUND.replace("workers:", budget).replace(", discover: [{file: {path: /w}}]", ""));
-    let of = |setting: &Setting| setting.pool("a", ms(0)).dispatch_budget;
-    assert_eq!(of(&setting), Some(0.0), "nobody knows");
-    let ranks = vec![RankReport { running: Some(4), waiting: Some(3), ..RankReport::default() }];
-    setting.table.end_scrape(setting.begin("a1:1", ms(0)), Ok(reading(ranks)), ms(0));
-    assert_eq!(of(&setting), Some(0.7), "3 of 10 wait in the worker");
-    let answer = ViewAnswer { queued: [("a".into(), 1)].into(), ..ViewAnswer::default() };
-    setting.table.said(setting.proxies[0], &answer, ms(0), Some(Vec::new()));
-    assert_eq!(of(&setting), Some(0.9), "1 of 10 waits in the only proxy that was heard");
-    setting.table.said(setting.proxies[1], &answer, ms(0), Some(Vec::new()));
-    assert_eq!(of(&setting), Some(0.8), "1 of 10 waits in each of the two proxies");
-    let before = setting.table.revision().numbers;
-    setting.table.saw_budget("a", Some(0.25));
-    assert_eq!(of(&setting), Some(0.25));
-    assert_eq!(setting.table.revision().numbers, before + 1);
-    setting.table.saw_budget("a", None);
-    assert_eq!(of(&setting), Some(0.8));
-    let later = |setting: &Setting, at| setting.table.snapshot(ms(at)).pools[0].queued;
-    setting.table.said(setting.proxies[1], &answer, ms(5_000), None);
-    assert_eq!((later(&setting, 9_999), later(&setting, 10_000)), (Some(2), Some(1)), "who is silent holds nothing");
-    setting.table.said(setting.proxies[0], &ViewAnswer::default(), ms(10_000), None);
-    assert_eq!(later(&setting, 10_000), Some(1), "who does not name the pool has none waiting for it");
-    setting.table.forget(setting.proxies[1]);
-    assert_eq!(later(&setting, 10_000), Some(0), "nor does who has gone");
 }

@@ -1,6 +1,7 @@
 //! Policies and builds of the filter change while requests are on their way.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use wasm_tests::artefacts;
@@ -203,6 +204,16 @@ async fn vms(rig: &Rig) -> u64 {
 /// The VMs of one build give way to those of another and come back; what either holds counts in both until it ends.
 #[tokio::test]
 async fn another_build_takes_over_under_load_and_back() {
+    takes_over_and_back(&artefacts::faulty_filter()).await;
+}
+
+#[tokio::test]
+#[ignore = "cargo xtask neighbours runs it"]
+async fn the_release_before_takes_over_under_load_and_back() {
+    takes_over_and_back(&artefacts::neighbour("sluice.wasm")).await;
+}
+
+async fn takes_over_and_back(another: &Path) {
     for wait in EVERY_WAIT {
         // Alone, since it counts VMs.
         let mut rig = Rig::start(setup(wait).alone()).await;
@@ -211,7 +222,7 @@ async fn another_build_takes_over_under_load_and_back() {
         let mut held = endless(&rig, 4).await;
         for round in 0..4 {
             let other = round % 2 == 0;
-            let code = if other { artefacts::faulty_filter() } else { artefacts::filter() };
+            let code = if other { another.to_owned() } else { artefacts::filter() };
             load.change_code(&mut rig, code).await;
             assert!(
                 !other || vms(&rig).await >= before + u64::from(THREADS),

@@ -15,6 +15,7 @@ mod hot_change;
 mod identity;
 mod lanes;
 mod module;
+mod neighbours;
 mod one_count;
 mod overload;
 mod pools;
