@@ -39,6 +39,8 @@ pub struct Puller {
     /// Questions in a row that failed.
     failures: Cell<u32>,
     asking: Cell<Asking>,
+    /// Time of the last refusal of a question for its form.
+    refused: Cell<Time>,
 }
 
 /// A question under way.
@@ -59,6 +61,7 @@ impl Puller {
             not_before: Cell::default(),
             failures: Cell::new(0),
             asking: Cell::default(),
+            refused: Cell::default(),
         }
     }
 
@@ -109,6 +112,7 @@ impl Puller {
             }
             Some(400 | 422) if self.asking.get() == Asking::Newest => {
                 self.asking.set(Asking::First);
+                self.refused.set(now);
                 self.ask(policy, pull, now);
             }
             Some(status) => self.failed(views::FAILED, &format!("the answer has status {status}"), now),
@@ -149,6 +153,7 @@ impl Puller {
         let proxy = process(&SharedData, &policy.keys, draw).map_err(text)?;
         let pools = policy.pools().map(|pool| pool.name.as_str());
         let question = question(&SharedData, &self.receiver.borrow(), proxy, pools, (pull.wait, now)).map_err(text)?;
+        self.asking.set(self.asking.get().after(now.since(self.refused.get())));
         let question = self.asking.get().in_form(question);
         let body = serde_json::to_vec(&question).map_err(|error| error.to_string())?;
         let authorization = format!("Bearer {}", pull.token.reveal());

@@ -26,7 +26,7 @@ mod tally;
 mod tests;
 mod victims;
 
-pub use begun::Begun;
+pub use begun::{Begun, Unseen};
 pub use blocked::Blocked;
 pub use drain::Drain;
 pub use fair::FlowKey;
@@ -98,19 +98,6 @@ impl Cost {
             tokens: Tokens(self.tokens.0.saturating_sub(other.tokens.0)),
         }
     }
-}
-
-/// Holdings beyond those that a view has seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unseen {
-    /// Requests held now less those held when the scrape began; below zero when more have ended since than started.
-    pub requests: i64,
-    /// Blocks of leases that began after the scrape and are still held.
-    pub blocks: Blocks,
-    /// Tokens of those leases.
-    pub tokens: Tokens,
-    /// Bytes of their bodies, of lanes whose dispatch budget counts them.
-    pub bytes: u64,
 }
 
 /// A lane's name as records know it: stable over builds, and four bytes long.
@@ -189,13 +176,19 @@ impl Ledger {
         self.acknowledged.admitted.requests
     }
 
+    /// The counts of the last answer to a view.
+    #[must_use]
+    pub fn last_acknowledged(&self) -> Credit {
+        self.acknowledged.credit()
+    }
+
     /// The counts for an answer to a view: those of this moment, or of the last answer where that was just sent. Every view from
     /// now on has seen the leases that began before the answer with the count `seen`.
     ///
     /// # Errors
     /// The same, where the record stays as it is.
     pub fn acknowledge(&mut self, members: &Members, seen: u64, now: Time) -> Result<Credit, Credit> {
-        let next = Acknowledged { admitted: self.admitted, held: self.held(members).requests, at: now };
+        let next = Acknowledged { admitted: self.admitted, held: self.held(members).requests, at: now, seen };
         let is_news = (next.admitted, next.held) != (self.acknowledged.admitted, self.acknowledged.held);
         if !is_news || !self.acknowledged.is_due(now) {
             return Err(self.acknowledged.credit());
@@ -207,7 +200,10 @@ impl Ledger {
 
     /// Notes amounts of a lease by when it began.
     pub fn begin(&mut self, members: &Members, holder: Holder, begun: Begun) {
-        self.begun.grow(members, holder, begun);
+        // Why not those: a lease that grows or is charged again after that would leave a row that never counts.
+        if begun.since >= self.acknowledged.seen {
+            self.begun.grow(members, holder, begun);
+        }
     }
 
     /// Takes back what was noted of a lease.

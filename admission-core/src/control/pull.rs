@@ -21,6 +21,9 @@ const ENOUGH: Millis = Millis(LEASE.0 / 2);
 
 const SECTION: u8 = 1;
 
+/// Time for which a sidecar is asked in the first form after it has refused the newest.
+pub const ASKED_AGAIN_AFTER: Millis = Millis(60_000);
+
 /// Form in which a sidecar is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asking {
@@ -38,6 +41,13 @@ impl Asking {
     #[must_use]
     pub fn in_form(self, question: ViewQuestion) -> ViewQuestion {
         if self == Self::Newest { question } else { question.in_first_form() }
+    }
+
+    /// Form of the next question so long after the last refusal. Why not the first without end: another sidecar behind the same name
+    /// may have refused, or a proxy between.
+    #[must_use]
+    pub fn after(self, refusal: Millis) -> Self {
+        if refusal > ASKED_AGAIN_AFTER { Self::Newest } else { self }
     }
 
     /// Form of the next question once a view of an epoch was taken: another epoch is another sidecar, which may know more.
@@ -225,6 +235,7 @@ mod tests {
         let refused = Asking::First.taken(7);
         assert_eq!((refused, refused.taken(7)), (Asking::FirstOf(7), Asking::FirstOf(7)));
         assert_eq!((refused.taken(8), Asking::Newest.taken(8)), (Asking::Newest, Asking::Newest));
+        assert_eq!((refused.after(ASKED_AGAIN_AFTER), refused.after(Millis(60_001))), (refused, Asking::Newest));
     }
 
     #[test]

@@ -133,6 +133,18 @@ fn the_answer_tells_what_was_admitted() {
 }
 
 #[test]
+fn a_record_that_many_write_keeps_no_view_from_being_taken() {
+    let (store, control) = (MemoryStore::default(), control());
+    admit(&store, &control, 2);
+    let mut receiver = Receiver::of(&control);
+    receiver.take(&store, &view(1, 1, 1), Time(0)).unwrap();
+    admit(&store, &control, 3);
+    store.fail_on("pool/p", 1_000);
+    let answer = receiver.take(&store, &view(1, 2, 1), Time(500)).unwrap().answer;
+    assert_eq!((answer.admitted["p"].requests, answer.held["p"]), (2, 2), "those of the last answer");
+}
+
+#[test]
 fn the_state_shows_how_full_a_pool_is() {
     let (store, control) = (MemoryStore::default(), control());
     let Ok(Plugin::Filter(policy)) = Plugin::parse(br#"{"pools": [{"name": "p", "max_in_flight": 1}]}"#) else {

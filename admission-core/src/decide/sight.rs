@@ -72,11 +72,14 @@ impl Scene<'_> {
 
     /// C, the most requests in flight: the least of the pool's caps, else what the engines of the live workers run concurrently.
     pub(super) fn capacity(&self) -> Option<u64> {
-        let of_engines = || match self.sight {
-            Sight::Fresh(view) => view.batch,
-            Sight::Stale(..) => None,
-        };
-        self.caps().map(|(cap, _)| cap.limit).min().or_else(of_engines)
+        self.caps().map(|(cap, _)| cap.limit).min().or_else(|| self.last_known_capacity())
+    }
+
+    /// Requests that the workers of the last view take, of whatever age it is.
+    fn last_known_capacity(&self) -> Option<u64> {
+        let (Sight::Fresh(view) | Sight::Stale(_, Some((view, _)))) = self.sight else { return None };
+        let cap = self.pool.max_in_flight_per_worker.as_ref();
+        cap.map(|cap| cap.limit.saturating_mul(u64::from(view.live_workers))).or(view.batch)
     }
 
     /// A lane holds less than its share of the pool.
@@ -95,7 +98,9 @@ impl Scene<'_> {
 
     pub(super) fn below_ceiling(&self, lane: &Lane) -> Result<(), Refusal> {
         let (Sight::Fresh(view), Some(ceiling)) = (self.sight, &lane.ceiling) else { return Ok(()) };
-        let Some(saturation) = self.saturation(view).filter(|saturation| *saturation >= ceiling.saturation) else {
+        // Why in millionths: sums of shares end a little below the number that they are meant to reach.
+        let is_at = |saturation: &f64| ppm(*saturation) >= ppm(ceiling.saturation);
+        let Some(saturation) = self.saturation(view).filter(is_at) else {
             return Ok(());
         };
         let per_mille = |saturation: f64| (saturation * 1_000.0).round() as u64;
@@ -163,7 +168,8 @@ impl Scene<'_> {
     }
 
     fn most(&self, budget: &DispatchBudget) -> u64 {
-        budget.max.or_else(|| self.capacity()).unwrap_or(0)
+        let is_open = matches!(self.sight, Sight::Stale(StalePolicy::Admit, _));
+        budget.max.or_else(|| self.capacity()).unwrap_or(if is_open { u64::MAX } else { 0 })
     }
 
     /// D, in millionths: the share of the pool that is left for work that can wait.
@@ -175,7 +181,8 @@ impl Scene<'_> {
                 None => self.least_spare_ppm(view),
             },
             Sight::Stale(StalePolicy::Reject, _) => 0,
-            Sight::Stale(..) => self.capacity().map_or(0, |_| self.spare_of_held()),
+            Sight::Stale(StalePolicy::Admit, _) => self.spare_of_held(),
+            Sight::Stale(StalePolicy::LocalCaps, _) => self.capacity().map_or(0, |_| self.spare_of_held()),
         }
     }
 
@@ -186,7 +193,7 @@ impl Scene<'_> {
     }
 
     /// The least that is left by what is known: by the saturation, by the requests in the workers, and by those that wait in
-    /// proxies and go first.
+    /// proxies.
     fn least_spare_ppm(&self, view: &ViewSummary) -> u64 {
         let by_saturation = view.saturation.map(|saturation| WHOLE_PPM.saturating_sub(ppm(saturation)));
         let capacity = self.capacity();
@@ -216,7 +223,9 @@ fn spare_of(count: u64, capacity: u64) -> u64 {
 fn dispatch_budget(max: u64, spare_ppm: u64, baseline_ppm: u64, proxies: u64) -> Option<u64> {
     let share = spare_ppm.checked_sub(baseline_ppm).filter(|share| *share > 0)?;
     let whole = u128::from(WHOLE_PPM).saturating_mul(u128::from(proxies.max(1)));
-    let allowed = u128::from(max).saturating_mul(u128::from(share)) / whole;
+    // Why a thousandth more: D is rounded, and what is exactly one place must be one.
+    let allowed =
+        u128::from(max).saturating_mul(u128::from(share)).saturating_add(u128::from(WHOLE_PPM / 1_000)) / whole;
     Some(u64::try_from(allowed).unwrap_or(u64::MAX))
 }
 

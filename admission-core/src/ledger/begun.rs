@@ -5,7 +5,6 @@
 //! the record keeps the blocks that are still held by that count. The blocks of leases begun since an answer are then a sum
 //! over rows, exact for every answer.
 
-use super::Unseen;
 use super::per_vm::{PerVm, Row};
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
@@ -21,6 +20,8 @@ pub(super) struct Acknowledged {
     pub(super) admitted: Admitted,
     pub(super) held: u64,
     pub(super) at: Time,
+    /// Count of the answer that every view from now on has seen the effects of.
+    pub(super) seen: u64,
 }
 
 /// Amounts that one VM holds of leases that began between two answers to views.
@@ -33,6 +34,19 @@ pub struct Begun {
     /// Prompt and output tokens held.
     pub tokens: Tokens,
     /// Bytes of bodies, of lanes whose dispatch budget counts them.
+    pub bytes: u64,
+}
+
+/// Holdings beyond those that a view has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// Requests held now less those held when the scrape began; below zero when more have ended since than started.
+    pub requests: i64,
+    /// Blocks of leases that began after the scrape and are still held.
+    pub blocks: Blocks,
+    /// Tokens of those leases.
+    pub tokens: Tokens,
+    /// Bytes of their bodies, of lanes whose dispatch budget counts them.
     pub bytes: u64,
 }
 
@@ -57,11 +71,12 @@ impl Acknowledged {
         out.u64(self.admitted.blocks);
         out.u64(self.held);
         out.u64(self.at.0);
+        out.u64(self.seen);
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let admitted = Admitted { requests: reader.u64()?, blocks: reader.u64()? };
-        Some(Self { admitted, held: reader.u64()?, at: Time(reader.u64()?) })
+        Some(Self { admitted, held: reader.u64()?, at: Time(reader.u64()?), seen: reader.u64()? })
     }
 }
 

@@ -32,7 +32,7 @@ pub struct ViewSummary {
     pub full_requests: Option<u64>,
     /// KV blocks that would; `None` where it does not count what the KV caches hold.
     pub full_blocks: Option<u64>,
-    /// Requests held by the report itself; a later report with the same counts is of the same scrapes.
+    /// Requests held by the report itself; a later report with the same counts and the same numbers is of the same scrapes.
     pub reported_held: Option<u64>,
     /// Counts of this proxy when the document arrived.
     pub on_receipt: Credit,
@@ -69,16 +69,17 @@ impl Receipt {
 
     /// Counts that a report has seen. A sidecar that has just started knows nothing of the proxy, and the counts of a
     /// proxy that has restarted since mean nothing: such a report counts as one that has seen no more than the one before.
-    fn credit(&self, pool: &PoolReport) -> Credit {
+    fn credit(&self, pool: &PoolReport, shows_the_same: impl Fn(&ViewSummary) -> bool) -> Credit {
         let none = Credit { held: Some(0), ..Credit::default() };
         let is_known =
             pool.admitted != Admitted::default() && pool.admitted.requests <= self.acknowledged.admitted.requests;
         if !is_known {
-            return self.before.as_ref().map_or(none, |before| before.credit);
+            let known = self.before.as_ref().map_or(none, |before| before.credit);
+            return Credit { held: known.held.min(self.acknowledged.held), ..known };
         }
         let reported = self.reported(pool);
         match &self.before {
-            Some(before) if before.is_of_the_same_answer(reported) => before.credit,
+            Some(before) if before.is_of_the_same_answer(reported) && shows_the_same(before) => before.credit,
             // Why the smaller: the report has the count of the last answer before the scrapes. Requests that ended between
             // that answer and the scrapes are still in it, and would otherwise leave room twice.
             _ => Credit { held: reported.held.min(self.acknowledged.held), ..reported },
@@ -135,21 +136,25 @@ impl ViewSummary {
     /// Condenses one pool of a document.
     pub fn new(document: &ViewDocument, pool: &PoolReport, receipt: &Receipt) -> Self {
         let live = || pool.live();
-        let free = || live().filter(|worker| !worker.busy);
+        let decoding = || live().filter(|worker| worker.role.decodes());
+        let (kv, in_hand) = (kv_blocks(decoding()), in_hand(decoding()));
+        let saturation = from_millionths(to_millionths(pool.saturation));
+        let shows_the_same =
+            |before: &Self| (before.kv, before.in_hand, before.saturation) == (kv, in_hand, saturation);
         Self {
             epoch: document.epoch,
             generation: document.generation,
             received: receipt.at,
             live_workers: usable(live()),
-            free_workers: usable(free()),
-            kv: kv_blocks(live().filter(|worker| worker.role.decodes())),
-            credit: receipt.credit(pool),
-            saturation: from_millionths(to_millionths(pool.saturation)),
+            free_workers: usable(live().filter(|worker| !worker.busy)),
+            kv,
+            credit: receipt.credit(pool, shows_the_same),
+            saturation,
             full_requests: pool.full_requests.filter(|full| *full > 0),
             full_blocks: pool.full_blocks.filter(|full| *full > 0),
             reported_held: receipt.reported(pool).held,
             on_receipt: receipt.acknowledged,
-            in_hand: in_hand(live().filter(|worker| worker.role.decodes())),
+            in_hand,
             batch: pool.batch.filter(|batch| *batch > 0),
             demand_elsewhere: pool.demand_elsewhere,
             other_proxies: pool.other_proxies,
@@ -472,7 +477,7 @@ mod tests {
         let receipt = Receipt { before: Some(before), ..receipt() };
         let of = |requests, held| {
             let pool = PoolReport { admitted: credit(requests, None).admitted, held, ..PoolReport::default() };
-            receipt.credit(&pool)
+            receipt.credit(&pool, |_| false)
         };
         assert_eq!(of(7, Some(2)), credit(7, Some(2)));
         assert_eq!(of(7, Some(6)), credit(7, Some(4)), "two have ended since that answer, perhaps before the scrapes");
@@ -480,11 +485,12 @@ mod tests {
         let same = ViewSummary { reported_held: Some(6), credit: credit(7, Some(5)), ..summary(vec![]) };
         let same = Receipt { before: Some(same), ..receipt.clone() };
         let report = PoolReport { admitted: reported.admitted, held: reported.held, ..PoolReport::default() };
-        assert_eq!(same.credit(&report), credit(7, Some(5)), "the same scrapes as before");
+        assert_eq!(same.credit(&report, |_| true), credit(7, Some(5)), "the same scrapes as before");
+        assert_eq!(same.credit(&report, |_| false), credit(7, Some(4)), "later scrapes, which may have seen the ends");
         assert_eq!(of(7, None), credit(7, Some(3)), "a sidecar of the first form; as when the view before came");
         assert_eq!(of(0, None), credit(5, Some(1)), "a sidecar that has just started");
         assert_eq!(of(70, Some(9)), credit(5, Some(1)), "it knows a proxy that has restarted");
         let first = Receipt { acknowledged: credit(9, Some(4)), ..Receipt::default() };
-        assert_eq!(first.credit(&PoolReport::default()), credit(0, Some(0)), "nothing that is held was seen");
+        assert_eq!(first.credit(&PoolReport::default(), |_| true), credit(0, Some(0)), "nothing that is held was seen");
     }
 }

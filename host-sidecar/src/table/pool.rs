@@ -215,7 +215,7 @@ impl Pool {
         queued: Option<u64>,
     ) -> PoolNow<'_> {
         let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
-        let workers = self.tried(now, patience, |worker, busy| worker.now(Some(proxy), now, patience, busy));
+        let workers = self.tried(now, patience, |worker, judged| worker.now(Some(proxy), (now, patience), judged));
         let full = full(self.loads_by_role(now, patience).map(|(role, load)| (role, self.saturation.full(&load))));
         let batch = self.batch(now, patience);
         PoolNow { name: Arc::clone(&self.name), said, saturation, full, batch, others, dispatch_budget, workers }
@@ -224,7 +224,7 @@ impl Pool {
     /// What is told of it, but for what proxies admitted. `queued` wait in the proxies.
     pub fn report(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolReport {
         let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
-        let workers = self.tried(now, patience, |worker, busy| worker.now(None, now, patience, busy).report());
+        let workers = self.tried(now, patience, |worker, judged| worker.now(None, (now, patience), judged).report());
         PoolReport { saturation, dispatch_budget, workers, ..PoolReport::default() }
     }
 
@@ -242,11 +242,16 @@ impl Pool {
         (Some(saturation(self.fullnesses(now, patience))), budget)
     }
 
-    /// Every worker that has been tried, and whether it is to be given nothing.
-    fn tried<'a, T>(&'a self, now: Duration, patience: &Patience, look: impl Fn(&'a Worker, bool) -> T) -> Vec<T> {
+    /// Every worker that has been tried, whether it is to be given nothing, and whether its numbers are believed.
+    fn tried<'a, T>(
+        &'a self,
+        now: Duration,
+        patience: &Patience,
+        look: impl Fn(&'a Worker, (bool, bool)) -> T,
+    ) -> Vec<T> {
         let spared = self.spared(now, patience);
         let workers = self.workers.values().zip(spared).filter(|(worker, _)| worker.is_tried());
-        workers.map(|(worker, busy)| look(worker, busy)).collect()
+        workers.map(|(worker, busy)| look(worker, (busy, self.believes(worker, now, patience)))).collect()
     }
 
     pub fn row(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolRow {

@@ -235,7 +235,12 @@ impl Worker {
     }
 
     /// For a proxy, if for one.
-    pub fn now(&self, proxy: Option<ProxyId>, now: Duration, patience: &Patience, busy: bool) -> WorkerNow<'_> {
+    pub fn now(
+        &self,
+        proxy: Option<ProxyId>,
+        (now, patience): (Duration, &Patience),
+        (busy, is_believed): (bool, bool),
+    ) -> WorkerNow<'_> {
         let sample = self.sample.as_ref();
         let began = sample.map_or(Duration::ZERO, |sample| sample.began);
         WorkerNow {
@@ -247,7 +252,7 @@ impl Worker {
             role: self.member.role,
             ranks: self.ranks(),
             numbers: self.numbers,
-            is_stale: self.is_stale(now, patience),
+            is_believed,
             credit: sample
                 .zip(proxy)
                 .and_then(|(sample, proxy)| sample.credits.get(&proxy).copied())
@@ -266,7 +271,7 @@ pub struct WorkerNow<'a> {
     /// Which numbers these are: others have another one.
     pub numbers: u64,
     state: WorkerState,
-    is_stale: bool,
+    is_believed: bool,
     scraped_ms_ago: u64,
     cause: Option<Cause>,
     busy: bool,
@@ -280,10 +285,10 @@ impl WorkerNow<'_> {
         self.state == WorkerState::Up
     }
 
-    /// The credit of a live worker with recent numbers bounds that of its pool; a worker that hangs must not hold the others'
-    /// credit back for long.
+    /// The credit of a live worker whose numbers are believed bounds that of its pool. Numbers that count as full hold no credit
+    /// back: a worker that hangs must not for long.
     pub fn is_counted(&self) -> bool {
-        self.is_live() && !self.is_stale
+        self.is_live() && self.is_believed
     }
 
     /// Whether a report says what it is and whether it is busy.
@@ -305,7 +310,13 @@ impl WorkerNow<'_> {
             cause: self.cause.map(str::to_owned),
             busy: self.busy,
             role: self.role,
-            ranks: self.ranks.to_vec(),
+            ranks: self.ranks.iter().map(|rank| self.told_of(rank)).collect(),
         }
+    }
+
+    /// A rank's numbers; of a worker that counts as full no block is free.
+    fn told_of(&self, rank: &RankReport) -> RankReport {
+        let kv_used_blocks = if self.is_believed { rank.kv_used_blocks } else { rank.kv_total_blocks };
+        RankReport { kv_used_blocks, ..rank.clone() }
     }
 }

@@ -35,7 +35,7 @@ impl Setting {
         let addresses: Vec<_> = (0..workers).map(|number| format!("'{}'", address(number))).collect();
         let config = format!(
             "{{proxies: [{{url: 'http://p:1', token: t}}], scrape: {{stale_after: {stale_after}, down_after: 2h}}, \
-             pools: [{{name: p, busy: {{active_decode_blocks_threshold: 0.85}}, workers: [{}]}}]}}",
+             pools: [{{name: p, when_stale: full, busy: {{active_decode_blocks_threshold: 0.85}}, workers: [{}]}}]}}",
             addresses.join(", ")
         );
         let mut table = Table::new(&Config::parse(&config).unwrap());
@@ -250,6 +250,7 @@ fn a_worker_that_hangs_does_not_hold_back_what_is_known_of_the_others() {
     setting.scrape(0, 3, ms(30));
     setting.tell(true);
     assert_eq!(setting.credit(), 20, "the numbers of the other are 40 ms old, and count as full");
+    assert_eq!(setting.held(), [3, 100], "so none of its blocks is free");
     let mut patient = Setting::of(2);
     patient.said(10);
     (0..2).for_each(|number| patient.scrape(number, 2, ms(10)));

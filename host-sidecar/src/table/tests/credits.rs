@@ -28,15 +28,15 @@ fn with_no_live_worker_the_latest_credit_is_named() {
 }
 
 #[test]
-fn a_stale_worker_does_not_hold_the_credit_back() {
+fn a_dead_worker_does_not_hold_the_credit_back() {
     let mut setting = setting();
     setting.settle();
     setting.taken(0, 5, ms(0));
     setting.scrape("a1:1", 1, ms(0));
     setting.taken(0, 50, ms(10));
-    setting.scrape("a2:1", 1, ms(900));
-    assert_eq!(setting.credit(0, ms(999)), 5);
-    assert_eq!(setting.credit(0, ms(1_000)), 50);
+    setting.scrape("a2:1", 1, ms(1_000));
+    assert_eq!(setting.credit(0, ms(1_000)), 5, "its last numbers are held");
+    assert_eq!(setting.credit(0, ms(2_000)), 50, "it is down");
 }
 
 #[test]
