@@ -363,8 +363,7 @@ fn at_a_worker(
 }
 
 /// Fit of a request into the free blocks as scraped, less the headroom, less the blocks of leases that began after that
-/// scrape and are still held. `whole` is all
-/// that the request needs, where that is certain.
+/// scrape and are still held. `whole` is all that the request needs, where that is certain.
 fn fits_free_blocks(
     needed: Blocks,
     whole: Option<Blocks>,

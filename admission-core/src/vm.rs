@@ -136,7 +136,7 @@ impl Spending {
     }
 }
 
-/// What one VM holds in one record under one lane: all of it, amounts by what they are tallied under, and blocks by when
+/// Holdings of one VM in one record under one lane: the whole, amounts by what they are tallied under, and blocks by when
 /// their leases began.
 type Sum = (Amount, BTreeMap<TallyKey, u64>, Vec<Begun>);
 

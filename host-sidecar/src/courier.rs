@@ -172,7 +172,7 @@ impl Courier {
                 (first || before != Phase::Fine).then_some(Transition::Taken)
             }
             Outcome::Refused(refusal) => self.refused(refusal, now, jitter),
-            // No failure: the whole follows at once, in the first form.
+            // No failure: the whole follows, in the first form where the other was not read.
             Outcome::Baseless | Outcome::Unread => None,
             Outcome::Unauthorized => self.fail("it does not accept the token".into(), now, jitter),
             Outcome::Failed(reason) => self.fail(reason.clone(), now, jitter),

@@ -84,7 +84,7 @@ pub enum ThresholdError {
 pub struct PoolNow<'a> {
     /// Its name.
     pub name: Arc<str>,
-    /// What the proxy has last said to have admitted and to hold.
+    /// Counts that the proxy last sent.
     pub said: Credit,
     /// How full it is.
     pub saturation: Option<f64>,

@@ -33,7 +33,7 @@ impl<'a> Sight<'a> {
     }
 }
 
-/// What lanes with a dispatch budget may start.
+/// Allowance of a lane with a dispatch budget.
 pub(super) struct Allowance {
     /// N, in the budget's unit; `None` when the gate is shut.
     pub(super) allowed: Option<u64>,
@@ -133,18 +133,18 @@ impl Scene<'_> {
     pub(super) fn within_dispatch_budget(&self, lane: &Lane, amount: Amount, bytes: u64) -> Result<(), Refusal> {
         let Some(budget) = &lane.dispatch_budget else { return Ok(()) };
         let Allowance { allowed, unseen } = self.allowance(budget);
-        let unsigned = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let (unseen, size, unit) = match budget.unit {
             BudgetUnit::Requests => (unseen.requests, amount.requests, "requests"),
-            BudgetUnit::Tokens => (unsigned(unseen.tokens.0), amount.tokens.0, "tokens"),
-            BudgetUnit::Bytes => (unsigned(unseen.bytes), bytes, "bytes"),
+            BudgetUnit::Tokens => (signed(unseen.tokens.0), amount.tokens.0, "tokens"),
+            BudgetUnit::Bytes => (signed(unseen.bytes), bytes, "bytes"),
         };
         // Why beside it what is held: a worker shows the end of a request before the proxy does, and then it is missing in D and
         // in U.
         let by_held = dispatch_budget(self.most(budget), self.spare_of_held(), budget.baseline_ppm, 1);
-        let with_this = unseen.saturating_add(unsigned(size));
+        let with_this = unseen.saturating_add(signed(size));
         let holds_nothing = || self.ledger.held_by(lane.key, self.members).requests == 0;
-        let fits = |allowed| with_this <= unsigned(allowed) && by_held.is_some_and(|by_held| size <= by_held);
+        let fits = |allowed| with_this <= signed(allowed) && by_held.is_some_and(|by_held| size <= by_held);
         if allowed.is_some_and(|allowed| fits(allowed) || holds_nothing()) {
             return Ok(());
         }

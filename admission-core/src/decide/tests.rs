@@ -36,17 +36,7 @@ fn picture(pool: &str) -> Picture {
         live_workers: 2,
         free_workers: 2,
         kv: Some(KvBlocks { total: Blocks(100), free: Blocks(50) }),
-        credit: Credit::default(),
-        saturation: None,
-        full_requests: None,
-        full_blocks: None,
-        reported_held: None,
-        on_receipt: Credit::default(),
-        in_hand: None,
-        batch: None,
-        demand_elsewhere: 0,
-        other_proxies: 0,
-        dispatch_budget: None,
+        ..ViewSummary::default()
     };
     let (tenant, pool) = (Ledger::default(), Ledger::default());
     Picture { policy: *policy, view: Some(view), workers: None, tenant, pool, members, holder }

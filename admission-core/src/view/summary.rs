@@ -10,7 +10,7 @@ const FORMAT: u8 = 1;
 const MILLION: f64 = 1e6;
 
 /// One pool of the view, as small as a request needs it: at most 192 bytes in shared data.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ViewSummary {
     /// Epoch of the document.
     pub epoch: u64,
@@ -235,14 +235,7 @@ impl ViewSummary {
             credit: Credit { admitted: Admitted { requests: next()?, blocks: next()? }, held: None },
             saturation: next().and_then(from_millionths),
             dispatch_budget: next().and_then(from_millionths),
-            full_requests: None,
-            full_blocks: None,
-            reported_held: None,
-            on_receipt: Credit::default(),
-            in_hand: None,
-            batch: None,
-            demand_elsewhere: 0,
-            other_proxies: 0,
+            ..Self::default()
         };
         let mut known = || next().filter(|count| *count != u64::MAX);
         let (held, full_requests, full_blocks) = (known(), known(), known());
@@ -439,18 +432,14 @@ mod tests {
         assert_eq!(
             older,
             Some(ViewSummary {
-                saturation: None,
-                dispatch_budget: None,
+                epoch: seen.epoch,
+                generation: seen.generation,
+                received: seen.received,
+                live_workers: seen.live_workers,
+                free_workers: seen.free_workers,
+                kv: seen.kv,
                 credit: Credit { held: None, ..seen.credit },
-                full_requests: None,
-                full_blocks: None,
-                reported_held: None,
-                on_receipt: Credit::default(),
-                in_hand: None,
-                batch: None,
-                demand_elsewhere: 0,
-                other_proxies: 0,
-                ..seen
+                ..ViewSummary::default()
             }),
             "its nine numbers stand as they are"
         );

@@ -68,7 +68,7 @@ impl Lease {
         Cost { tokens: prompt.plus(served.output.unwrap_or(self.output)).min(MOST_TOKENS), ..self.cost }
     }
 
-    /// What it holds of its pool by when it began; nothing in its tenant's record.
+    /// Row of the lease in its pool's record; its tenant's has none.
     pub(super) fn begun_in(&self, record: &Rc<str>) -> Option<Begun> {
         (*record == self.pool_key).then(|| self.begun(self.amount, self.bytes))
     }

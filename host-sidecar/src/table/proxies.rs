@@ -54,7 +54,7 @@ struct Proxy {
     heard_at: Option<Duration>,
     /// Waiting requests by pool, as last sent.
     queued: BTreeMap<String, u64>,
-    /// Those that wait for nothing but the pool, in lanes without a dispatch budget; `None` where the filter does not count them.
+    /// Requests by pool that wait for nothing but the pool, in lanes without a dispatch budget; `None` where the filter does not count them.
     demand: Option<BTreeMap<String, u64>>,
 }
 

@@ -266,7 +266,7 @@ impl Worker {
 pub struct WorkerNow<'a> {
     /// Where it serves.
     pub address: &'a Arc<str>,
-    /// What the proxy was known to have admitted and to hold when its last good scrape began.
+    /// Counts of the proxy that were known when the last good scrape of the worker began.
     pub credit: Credit,
     /// Which numbers these are: others have another one.
     pub numbers: u64,
