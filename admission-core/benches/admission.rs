@@ -123,7 +123,7 @@ fn decision(criterion: &mut Criterion) {
         urgency: NOW.0,
         bytes: 262,
         waits_in: None,
-        behind_its_like: false,
+        behind_its_like: None,
     };
     let mut group = criterion.benchmark_group("decide");
     for vms in VMS {

@@ -209,7 +209,7 @@ fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) 
         answer.queued.insert(name.clone(), queued_in(&ledger, &members));
         answer.demand.get_or_insert_default().insert(name.clone(), ledger.demand(&members));
         // What has changed may let in many, and who comes first is for those to say who know the lanes.
-        let waiting: BTreeSet<u16> = gather(ledger.heads(&members).map(|(holder, _)| holder.slot));
+        let waiting: BTreeSet<u16> = gather(ledger.firsts(&members).map(|(holder, _)| holder.slot));
         wakes.extend(waiting.into_iter().map(|slot| Wake { slot, note: Note::Start(Rc::clone(&key)) }));
     }
     Ok(Taken { answer, wakes })

@@ -16,12 +16,14 @@ use crate::policy::{Cap, Class, Lane, Lanes, Limits, Pool};
 use crate::units::{Blocks, Time, Tokens};
 use crate::view::{ViewSummary, Workers};
 
+mod blocks;
 mod line;
 mod sight;
 
 #[cfg(test)]
 mod tests;
 
+pub use blocks::free_blocks;
 pub use line::{Line, Rank, Turn, flow_of, urgency};
 
 use line::{first_in_line, first_of_its_tenant};
@@ -140,7 +142,7 @@ pub fn decide(
     scene.within_dispatch_budget(rules.lane, amount, turn.bytes)?;
     within_pool_caps(amount, &scene)?;
     within_class_caps(rules.classes, held)?;
-    fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), sight, rules, held)?;
+    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks))?;
     first_in_line(&scene, turn, amount.tokens, rules, held)?;
     at_a_worker(sight, known.workers, rules, held, now)
 }
@@ -178,8 +180,7 @@ pub fn may_grow(
 ) -> Result<(), Refusal> {
     within_tenant_caps(by, rules, held)?;
     within_class_caps(rules.classes, held)?;
-    let sight = Sight::of(known.view, rules.pool, now);
-    fits_free_blocks(by.blocks, Some(whole), sight, rules, held)
+    scene(rules, known, held, now).fits_free_blocks(by.blocks, Some(whole))
 }
 
 /// Whether a request of this size could ever be served; what was not read proves nothing.
@@ -360,36 +361,6 @@ fn at_a_worker(
         },
         Choice::Nobody => Ok(None),
     }
-}
-
-/// Fit of a request into the free blocks as scraped, less the headroom, less the blocks of leases that began after that
-/// scrape and are still held. `whole` is all that the request needs, where that is certain.
-fn fits_free_blocks(
-    needed: Blocks,
-    whole: Option<Blocks>,
-    sight: Sight<'_>,
-    rules: Rules<'_>,
-    held: Held<'_>,
-) -> Result<(), Refusal> {
-    let (Sight::Fresh(view), Some(headroom)) = (sight, &rules.pool.headroom) else { return Ok(()) };
-    let Some(kv) = view.kv else { return Ok(()) };
-    let kept_back = Blocks((kv.total.0 as f64 * headroom.share).ceil() as u64);
-    let most = kv.total.0.saturating_sub(kept_back.0);
-    let refuse = |reason, measured, allowed, retry| {
-        let limit = Limit { knob: Arc::clone(&headroom.knob), measured, allowed, unit: "KV blocks" };
-        Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry, place: None })
-    };
-    if let Some(Blocks(whole)) = whole
-        && whole > most
-    {
-        return refuse(Reason::Oversize, whole, most, Retry::Never);
-    }
-    let unseen = held.pool.unseen(view.credit, held.members).blocks.0;
-    let free = kv.free.0.saturating_sub(kept_back.0).saturating_sub(unseen);
-    if needed.0.min(most) <= free {
-        return Ok(());
-    }
-    refuse(Reason::KvBlocks, needed.0, free, advice(Some((held.pool, held.members)), 1))
 }
 
 fn within(

@@ -17,6 +17,7 @@ mod begun;
 mod blocked;
 mod drain;
 mod fair;
+mod hold;
 mod line;
 mod pace;
 mod per_vm;
@@ -30,13 +31,14 @@ pub use begun::{Begun, Unseen};
 pub use blocked::Blocked;
 pub use drain::Drain;
 pub use fair::FlowKey;
-pub use line::{Backlog, Head, Report};
+pub use line::{Backlog, Head, Report, Yielding};
 pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
 
 use bands::Bands;
 use begun::Acknowledged;
 use fair::Flows;
+use hold::Hold;
 use line::Line;
 use pace::Pace;
 use per_vm::PerVm;
@@ -142,6 +144,7 @@ pub struct Ledger {
     asked: PerVm<Asked>,
     acknowledged: Acknowledged,
     begun: PerVm<Begun>,
+    hold: Hold,
     unknown: Sections,
 }
 
@@ -432,7 +435,7 @@ impl Ledger {
     /// How a lane has moved until now; that it has not while somebody was in line counts too.
     fn pace_of(&self, lane: LaneKey, members: &Members, now: Time) -> Pace {
         let (pace, last_start) = self.bands.pace(lane);
-        let is_in_line = self.heads(members).any(|(_, head)| head.lane == lane);
+        let is_in_line = self.firsts(members).any(|(_, head)| head.lane == lane);
         let since = last_start.max(self.backlog(lane, members).oldest);
         if is_in_line { pace.after(now.since(since)) } else { pace }
     }

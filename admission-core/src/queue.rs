@@ -13,14 +13,16 @@ use crate::gather::gather;
 use crate::ledger::{Amount, Backlog, Blocked, FlowKey, Head, LaneKey, Report, TallyKey};
 use crate::members::Holder;
 use crate::policy::{Class, Lane, Lanes, Limits, Pool};
-use crate::units::{Millis, Time};
+use crate::units::{Blocks, Millis, Time};
 
 mod band;
+mod fit;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use band::Aside;
 use band::Band;
+use fit::Fit;
 
 /// Names a waiter within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +98,7 @@ pub(crate) struct Waiting {
     urgency: u64,
     climbs: Option<Time>,
     until: Time,
+    fit: Fit,
 }
 
 impl Waiting {
@@ -111,11 +114,11 @@ impl Waiting {
     /// Where it stands in line.
     pub(crate) fn turn(&self, holder: Holder) -> Turn<'_> {
         let (flow, urgency, bytes) = (flow_of(&self.flow.0), self.urgency, self.waiter.bytes);
-        Turn { band: self.band_lane(), flow, urgency, bytes, waits_in: Some(holder), behind_its_like: false }
+        Turn { band: self.band_lane(), flow, urgency, bytes, waits_in: Some(holder), behind_its_like: None }
     }
 }
 
-/// The first of a band that came for one lane.
+/// The first of a band and lane of those that do not let others pass.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) ticket: Ticket,
@@ -135,6 +138,10 @@ pub(crate) struct Queue {
     ending: BTreeSet<(Time, Ticket)>,
     /// The last flow that has been looked at; the next ones are those behind it.
     pub(crate) looked_at: Option<FlowId>,
+    /// KV blocks that are free, as last seen; `None` where they are not counted.
+    pub(crate) free: Option<Blocks>,
+    /// The waiter that keeps the line until its blocks are free.
+    holding: Option<Ticket>,
     /// What the pool's record says of this queue.
     pub(crate) published: Report,
     /// Since when the pool has had no worker, as far as it was noticed.
@@ -166,7 +173,7 @@ impl Queue {
         let classes: Rc<[TallyKey]> = waiter.classes.iter().map(|class| class.key).collect();
         let until = Time(waiter.arrived.0.saturating_add(waiter.patience().0));
         let (urgency, flow) = (waiter.urgency(), (Rc::clone(&waiter.tenant_key), classes));
-        let waiting = Waiting { waiter, band, flow, urgency, climbs, until };
+        let waiting = Waiting { waiter, band, flow, urgency, climbs, until, fit: Fit::default() };
         self.put_back(ticket, waiting, tag, aside);
     }
 
@@ -238,15 +245,24 @@ impl Queue {
         waiting.zip(band).is_some_and(|(waiting, band)| band.stands_aside_for_its_tenant(&waiting.flow))
     }
 
-    /// The first of every band and lane that does not stand aside.
+    /// The first of every band and lane of those that neither stand aside nor let others pass.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        self.bands.iter().filter_map(|((_, lane), band)| {
-            let (tag, urgency, ticket) = band.first()?;
-            let waiting = self.waiting.get(&ticket)?;
-            let (band, flow) = (waiting.band_lane().key, flow_of(&waiting.flow.0));
-            let (lane, tokens, bytes) = (*lane, waiting.waiter.amount().tokens, waiting.waiter.bytes);
-            Some(Candidate { ticket, lane, head: Head { band, lane, flow, tag, urgency, tokens, bytes } })
+        self.firsts(|waiting| !waiting.yields(self.free))
+    }
+
+    /// The first of every band and lane that does not stand aside, among those chosen.
+    fn firsts(&self, chosen: impl Fn(&Waiting) -> bool) -> impl Iterator<Item = Candidate> {
+        self.bands.iter().filter_map(move |((_, lane), band)| {
+            let first = band.first(|ticket| self.waiting.get(&ticket).is_some_and(&chosen))?;
+            self.candidate(*lane, first)
         })
+    }
+
+    fn candidate(&self, lane: LaneKey, (tag, urgency, ticket): (u64, u64, Ticket)) -> Option<Candidate> {
+        let waiting = self.waiting.get(&ticket)?;
+        let (band, flow) = (waiting.band_lane().key, flow_of(&waiting.flow.0));
+        let (tokens, bytes) = (waiting.waiter.amount().tokens, waiting.waiter.bytes);
+        Some(Candidate { ticket, lane, head: Head { band, lane, flow, tag, urgency, tokens, bytes } })
     }
 
     /// Sets where the flow of a waiter starts.
@@ -268,12 +284,6 @@ impl Queue {
     /// The first waiters of a tenant's flows.
     pub(crate) fn flows_of(&self, tenant: &str) -> Vec<Ticket> {
         self.bands.values().flat_map(|band| band.flows_of(tenant)).collect()
-    }
-
-    /// Whether somebody is in line who came for the same lane in the same flow, and goes before one that is so urgent.
-    pub(crate) fn is_before(&self, lane: &Lane, flow: &FlowId, urgency: u64) -> bool {
-        let first = self.bands.get(&(lane.position, lane.key)).and_then(|band| band.first_in_line(flow));
-        first.is_some_and(|first| first <= urgency)
     }
 
     /// The last waiter of the flow that has most waiting for its weight, if one more of a newcomer's flow would have less.
@@ -367,6 +377,7 @@ impl Queue {
             waiting,
             demand,
             heads: self.candidates().map(|candidate| candidate.head).collect(),
+            yielding: self.yielding(),
             for_a_class: self.bands.values().any(Band::waits_for_a_class),
         }
     }

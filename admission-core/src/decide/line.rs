@@ -10,7 +10,7 @@ use crate::ledger::{FlowKey, Head, LaneKey, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal};
 use crate::policy::{Lane, Lanes, Order, Pool};
-use crate::units::{Millis, Time, Tokens};
+use crate::units::{Blocks, Millis, Time, Tokens};
 
 /// Where a request stands in line.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +25,8 @@ pub struct Turn<'a> {
     pub bytes: u64,
     /// The VM in which it waits; `None` for one that has just come.
     pub waits_in: Option<Holder>,
-    /// One that has just come finds one like it waiting in its own VM.
-    pub behind_its_like: bool,
+    /// Blocks that the least of those like it needs that wait in its own VM before it; `None` where none does.
+    pub behind_its_like: Option<Blocks>,
 }
 
 /// Place in line: lower goes first.
@@ -85,7 +85,7 @@ impl<'a> Line<'a> {
 
     fn before(scene: Scene<'a>) -> Self {
         let mut tags = BTreeMap::new();
-        for (_, head) in scene.ledger.heads(scene.members) {
+        for (_, head) in scene.heads() {
             let tag = tags.entry((head.flow, head.band)).or_insert(head.tag);
             *tag = head.tag.max(*tag);
         }
@@ -96,7 +96,7 @@ impl<'a> Line<'a> {
     /// The VM whose waiter is to start next, if its lane lets it; `except` is not asked.
     #[must_use]
     pub fn next(&self, except: Option<Holder>) -> Option<Holder> {
-        let others = self.scene.ledger.heads(self.scene.members).filter(|(holder, _)| Some(*holder) != except);
+        let others = self.scene.heads().filter(|(holder, _)| Some(*holder) != except);
         let open = others.filter(|(_, head)| self.scene.is_open_for(head));
         open.min_by_key(|(holder, head)| self.place(*holder, head)).map(|(holder, _)| holder)
     }
@@ -130,7 +130,7 @@ pub(super) fn first_in_line(
 ) -> Result<(), Refusal> {
     // A VM names only the first of its waiters to the others. Behind that one may wait some whose tenant has got back so much
     // since that a newcomer of it would go before both.
-    if turn.behind_its_like {
+    if turn.behind_its_like.is_some_and(|least| scene.free_blocks().is_none_or(|free| least <= free)) {
         return Err(behind(Reason::OthersFirst, (held.pool, held.members)));
     }
     if held.pool.nobody_waits() {
@@ -149,7 +149,7 @@ pub(super) fn first_in_line(
     let mine = turn.waits_in.unwrap_or(Holder { slot: LAST, epoch: 0 });
     let line = Line::before(*scene);
     let rank = line.place(mine, &head);
-    let others = held.pool.heads(held.members).filter(|(holder, _)| Some(*holder) != turn.waits_in);
+    let others = scene.heads().filter(|(holder, _)| Some(*holder) != turn.waits_in);
     let before = others.filter(|(holder, head)| line.place(*holder, head) < rank);
     let mut open = before.filter(|(_, head)| scene.is_open_for(head));
     if open.next().is_some() { Err(behind(Reason::OthersFirst, (held.pool, held.members))) } else { Ok(()) }

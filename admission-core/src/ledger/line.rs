@@ -8,7 +8,7 @@ use super::LaneKey;
 use super::per_vm::{PerVm, Row};
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
-use crate::units::{Time, Tokens};
+use crate::units::{Blocks, Time, Tokens};
 
 /// An amount that waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +87,15 @@ pub struct Head {
     pub bytes: u64,
 }
 
+/// Waiter whose KV blocks are not free and who lets those behind it pass: of its VM, band and lane the one that needs least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Yielding {
+    /// Place in line that it has again when so many blocks are free.
+    pub head: Head,
+    /// Blocks that it needs.
+    pub blocks: Blocks,
+}
+
 /// What one VM says of its waiters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -94,6 +103,8 @@ pub struct Report {
     pub waiting: Vec<(LaneKey, Backlog)>,
     /// Of those that wait for nothing but the pool.
     pub heads: Vec<Head>,
+    /// Waiters that let others pass: of each band and lane the one that needs least.
+    pub yielding: Vec<Yielding>,
     /// Some wait for a class of the pool alone.
     pub for_a_class: bool,
     /// Requests that wait for nothing but the pool, in lanes without a dispatch budget.
@@ -105,6 +116,7 @@ pub struct Report {
 pub(super) struct Line {
     pub(super) waiting: PerVm<(LaneKey, Backlog)>,
     pub(super) heads: PerVm<Head>,
+    pub(super) yielding: PerVm<Yielding>,
     pub(super) for_a_class: PerVm<ForAClass>,
     pub(super) demand: PerVm<Demand>,
 }
@@ -122,6 +134,7 @@ impl Line {
     pub(super) fn publish(&mut self, members: &Members, holder: Holder, report: &Report) {
         self.waiting.publish(members, holder, report.waiting.iter().copied());
         self.heads.publish(members, holder, report.heads.iter().copied());
+        self.yielding.publish(members, holder, report.yielding.iter().copied());
         self.for_a_class.publish(members, holder, report.for_a_class.then_some(ForAClass));
         self.demand.publish(members, holder, (report.demand > 0).then_some(Demand(report.demand)));
     }
@@ -185,6 +198,17 @@ impl Row for Head {
             tokens: Tokens(reader.u64()?),
             bytes: reader.u64()?,
         })
+    }
+}
+
+impl Row for Yielding {
+    fn write(&self, out: &mut Writer) {
+        self.head.write(out);
+        out.u64(self.blocks.0);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self { head: Head::read(reader)?, blocks: Blocks(reader.u64()?) })
     }
 }
 

@@ -3,6 +3,7 @@
 use super::bands::Bands;
 use super::begun::Acknowledged;
 use super::fair::Flows;
+use super::hold::Hold;
 use super::per_vm::{PerVm, Row};
 use super::tally::Marks;
 use super::{Amount, Column, Drain, LaneKey, Ledger};
@@ -29,6 +30,8 @@ const SECTION_DRAIN: u8 = 17;
 const SECTION_ACKNOWLEDGED: u8 = 18;
 const SECTION_BEGUN: u8 = 19;
 const SECTION_DEMAND: u8 = 20;
+const SECTION_YIELDING: u8 = 21;
+const SECTION_HOLD: u8 = 22;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -70,6 +73,10 @@ impl Record for Ledger {
         }
         writer.section(SECTION_BEGUN, |out| self.begun.write(out));
         writer.section(SECTION_DEMAND, |out| self.line.demand.write(out));
+        writer.section(SECTION_YIELDING, |out| self.line.yielding.write(out));
+        if self.hold != Hold::default() {
+            writer.section(SECTION_HOLD, |out| self.hold.write(out));
+        }
         writer.finish(&self.unknown)
     }
 
@@ -97,6 +104,8 @@ impl Record for Ledger {
                 SECTION_ACKNOWLEDGED => record.acknowledged = Acknowledged::read(&mut reader)?,
                 SECTION_BEGUN => record.begun = PerVm::read(&mut reader)?,
                 SECTION_DEMAND => record.line.demand = PerVm::read(&mut reader)?,
+                SECTION_YIELDING => record.line.yielding = PerVm::read(&mut reader)?,
+                SECTION_HOLD => record.hold = Hold::read(&mut reader)?,
                 _ => return Some(false),
             }
             Some(true)

@@ -68,7 +68,7 @@ fn survives_its_own_encoding_and_keeps_what_it_does_not_know() {
     ledger.publish_blocked(&members, a, Some(Blocked { band: LANE, urgency: 5 }));
     let head = Head { band: LANE, lane: LaneKey(8), flow: 2, tag: 3, urgency: 4, tokens: Tokens(5), bytes: 6 };
     let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9), aside: 1 };
-    let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, demand: 0 };
+    let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, ..Report::default() };
     ledger.publish(&members, b, &report);
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
     ledger.note_start(&members, LaneKey(9), LANE, 78, Time(8));
@@ -233,9 +233,11 @@ fn full_ledger() -> Ledger {
     ledger.publish_blocked(&members, b, Some(Blocked { band: LaneKey(9), urgency: 6 }));
     let head = Head { band: LANE, lane: LaneKey(8), flow: 2, tag: 3, urgency: 4, tokens: Tokens(5), bytes: 6 };
     let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9), aside: 1 };
-    let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, demand: 0 };
+    let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, ..Report::default() };
     ledger.publish(&members, b, &report);
-    ledger.publish(&members, a, &Report { heads: vec![head, Head { tag: 8, ..head }], demand: 3, ..report });
+    let yielding = vec![Yielding { head, blocks: Blocks(9) }];
+    ledger.publish(&members, a, &Report { heads: vec![head, Head { tag: 8, ..head }], yielding, demand: 3, ..report });
+    assert!(ledger.hold_line(Time(70), Time(80)));
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
     ledger.note_refusal((1, 2));
     ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, newest: Time(4) }]);

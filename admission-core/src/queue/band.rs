@@ -16,6 +16,9 @@ pub(crate) enum Aside {
     Class,
 }
 
+/// Waiters of a band that are looked at, at most, for one that fits.
+const MOST_LOOKED_AT: usize = 128;
+
 /// Requests of one tenant, and of the same classes.
 #[derive(Debug)]
 struct Flow {
@@ -74,17 +77,34 @@ impl Band {
         self.change(id, |flow| flow.aside = Some(aside));
     }
 
-    /// The tag, the urgency and the ticket of who goes first.
-    pub(super) fn first(&self) -> Option<(u64, u64, Ticket)> {
-        let (tag, urgency, id) = self.ready.first()?;
-        let (_, ticket) = self.flows.get(id)?.waiters.first()?;
-        Some((*tag, *urgency, *ticket))
+    /// The tag, the urgency and the ticket of the first of those that go on, among the first [`MOST_LOOKED_AT`].
+    pub(super) fn first(&self, goes: impl Fn(Ticket) -> bool) -> Option<(u64, u64, Ticket)> {
+        let mut best: Option<(u64, u64, Ticket)> = None;
+        let mut left = MOST_LOOKED_AT;
+        for (tag, urgency, id) in &self.ready {
+            if left == 0 || best.is_some_and(|best| (best.0, best.1) <= (*tag, *urgency)) {
+                break;
+            }
+            let Some(flow) = self.flows.get(id) else { continue };
+            let mut looked_at = flow.waiters.iter().take(left).inspect(|_| left = left.saturating_sub(1));
+            let first = looked_at.find(|(_, ticket)| goes(*ticket)).map(|(urgency, ticket)| (*tag, *urgency, *ticket));
+            best = best.into_iter().chain(first).min();
+        }
+        best
     }
 
-    /// The urgency of the first of a flow, unless it stands aside.
-    pub(super) fn first_in_line(&self, id: &FlowId) -> Option<u64> {
-        let flow = self.flows.get(id).filter(|flow| flow.aside.is_none())?;
-        flow.waiters.first().map(|(urgency, _)| *urgency)
+    /// Waiters in line, in order, as far as [`MOST_LOOKED_AT`]: tag, urgency and ticket.
+    pub(super) fn in_line(&self) -> impl Iterator<Item = (u64, u64, Ticket)> {
+        let flows = self.ready.iter().filter_map(|(tag, _, id)| Some((*tag, self.flows.get(id)?)));
+        let waiters =
+            flows.flat_map(|(tag, flow)| flow.waiters.iter().map(move |(urgency, ticket)| (tag, *urgency, *ticket)));
+        waiters.take(MOST_LOOKED_AT)
+    }
+
+    /// Waiters of a flow, in order, as far as [`MOST_LOOKED_AT`]; none when it stands aside.
+    pub(super) fn in_line_of(&self, id: &FlowId) -> impl Iterator<Item = (u64, Ticket)> {
+        let flow = self.flows.get(id).filter(|flow| flow.aside.is_none());
+        flow.into_iter().flat_map(|flow| flow.waiters.iter().copied()).take(MOST_LOOKED_AT)
     }
 
     pub(super) fn step_back(&mut self, tenant: &str) -> bool {

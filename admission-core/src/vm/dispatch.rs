@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::{Admission, Note, Vm, Wake, view_of};
-use crate::decide::{Known, Line, tenant_lets};
+use crate::decide::{Known, Line, free_blocks, tenant_lets};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger};
 use crate::members::Holder;
@@ -158,6 +158,7 @@ impl Vm {
         for tenant in climb(store, &mut queue, key, now) {
             self.block(store, &queue, &tenant);
         }
+        self.hold_line(store, key, &mut queue, now);
         let mut round = Round::default();
         let mut stopped = false;
         while !stopped && round.progress.started.len() < MOST_STARTS {
@@ -212,6 +213,9 @@ impl Vm {
         let report = queue.report();
         match self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, Some(&report)), now) {
             Ok(admission) => {
+                if waiting.holds() {
+                    end_hold(store, key, now);
+                }
                 queue.published = report;
                 (queue.empty_since, queue.filled) =
                     (None, if queue.empty_since.is_some() { now } else { queue.filled });
@@ -262,13 +266,34 @@ impl Vm {
                 if refusal.reason == Reason::PoolRequests {
                     self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
                 }
-                Go::Stop
+                if refusal.reason == Reason::KvBlocks && queue.lets_pass(waiting, &refusal) { Go::On } else { Go::Stop }
             }
             Obstacle::Lasting => {
                 queue.take(ticket);
                 round.progress.refused.push((ticket, refusal));
                 Go::On
             }
+        }
+    }
+
+    /// Sees what is free, and lets a waiter that does not fit keep the line when its time has come.
+    fn hold_line(&self, store: &impl Store, key: &Rc<str>, queue: &mut Queue, now: Time) {
+        let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
+        let Waiter { pool, lanes, .. } = &waiting.waiter;
+        if pool.headroom.is_none() {
+            queue.free = None;
+            return;
+        }
+        let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
+        let (view, members) = (view_of(store, pool), &self.members);
+        queue.free = free_blocks((pool, lanes), view.as_ref(), (&seen, members), now);
+        queue.end_hold(now);
+        let mean_service = seen.time_to_free(seen.held(members).requests, members);
+        let Some((ticket, until)) = queue.due_to_hold(mean_service, now) else { return };
+        let begun =
+            store::update(store, key, |ledger: &mut Ledger| ledger.hold_line(now, until).then_some(()).ok_or(()));
+        if begun.is_ok_and(|begun| begun.is_ok()) {
+            queue.hold(ticket, until);
         }
     }
 
@@ -388,6 +413,15 @@ fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) -> BTr
         let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
         tenant.unwrap_or_default().start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().key))
     })
+}
+
+/// Says that the waiter for which the line was kept has started; what others are faster at ends by itself.
+fn end_hold(store: &impl Store, key: &Rc<str>, now: Time) {
+    let ended = store::update(store, key, |ledger: &mut Ledger| {
+        ledger.end_hold(now);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    drop(ended);
 }
 
 /// Notes whether the pool has a worker: the time that its waiters may wait depends on it.

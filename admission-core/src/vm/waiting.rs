@@ -14,7 +14,7 @@ use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::policy::{Cap, Lane, QueueLimits};
 use crate::queue::{Aside, Queue, Share, Ticket, Waiter, Waiting};
 use crate::store::{self, Store, StoreError};
-use crate::units::{Millis, Time, Tokens};
+use crate::units::{Blocks, Millis, Time, Tokens};
 
 /// How a request has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +146,9 @@ impl Vm {
         let tag = tenant.start_tag(FlowKey::of(&key, band), seen.virtual_time(band));
         let mut queue = self.queues.remove(&key).unwrap_or_default();
         note_emptiness(&mut queue, refused.reason, now);
+        if refused.reason == Reason::KvBlocks {
+            queue.free = refused.limit.as_ref().map(|limit| Blocks(limit.allowed));
+        }
         let turn = newcomer(Some(&queue), &waiter.request(), waiter.arrived);
         queue.push(ticket, waiter.clone(), tag, aside, now);
         if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
@@ -412,7 +415,7 @@ pub(super) fn newcomer<'a>(queue: Option<&Queue>, request: &Request<'a>, arrived
     let urgency = urgency(rules.lane, ask, *deadline, arrived);
     let classes = rules.classes.iter().map(|class| class.key).collect();
     let alike = (Rc::from(*tenant_key), classes);
-    let behind_its_like = queue.is_some_and(|queue| queue.is_before(rules.lane, &alike, urgency));
+    let behind_its_like = queue.and_then(|queue| queue.least_before(rules.lane, &alike, urgency));
     Turn { band: rules.lane, flow: flow_of(tenant_key), urgency, bytes: *bytes, waits_in: None, behind_its_like }
 }
 

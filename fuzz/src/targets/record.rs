@@ -11,7 +11,7 @@ use admission_core::directory::Directory;
 use admission_core::estimate::{Batch, Experience, Family, Inputs};
 use admission_core::keys::Keys;
 use admission_core::ledger::{
-    Amount, Backlog, Blocked, Cost, Evictable, FlowKey, Head, LaneKey, Ledger, Report, TallyKey,
+    Amount, Backlog, Blocked, Cost, Evictable, FlowKey, Head, LaneKey, Ledger, Report, TallyKey, Yielding,
 };
 use admission_core::members::{Holder, Members, Observer};
 use admission_core::record::Record;
@@ -102,11 +102,16 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     ledger.settle_flow(flow, 1, Tokens(u64::MAX), Tokens(1));
     let _ = (ledger.start_tag(flow, 1), ledger.finish_tag(flow));
     let backlog = Backlog { requests: u64::MAX, tokens: Tokens(u64::MAX), bytes: u64::MAX, oldest: NOW, aside: 1 };
+    let yielding = heads.iter().map(|head| Yielding { head: *head, blocks: Blocks(u64::MAX) }).collect();
     ledger.publish(
         members,
         holder,
-        &Report { waiting: vec![(LANE, backlog); 2], heads: heads.to_vec(), for_a_class: true, demand: 3 },
+        &Report { waiting: vec![(LANE, backlog); 2], heads: heads.to_vec(), yielding, for_a_class: true, demand: 3 },
     );
+    let _ = ledger.firsts(members).count();
+    let _ = ledger.hold_line(NOW, Time(u64::MAX));
+    assert!(!ledger.hold_line(NOW, NOW), "one at a time");
+    ledger.end_hold(NOW);
     assert!(ledger.backlog(LANE, members).requests == u64::MAX && !ledger.nobody_waits());
     for at in [NOW, Time(u64::MAX), NOW] {
         ledger.note_start(members, LANE, LANE, u64::MAX, at);

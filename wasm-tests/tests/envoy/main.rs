@@ -13,6 +13,7 @@ mod faults;
 mod hostile;
 mod hot_change;
 mod identity;
+mod kv;
 mod lanes;
 mod module;
 mod neighbours;

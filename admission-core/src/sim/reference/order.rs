@@ -13,7 +13,7 @@ type Rank = (bool, usize);
 
 impl Reference {
     /// I5: nobody starts while somebody of a higher rank waits who is held up by nothing of its own. Such a one would
-    /// have started, or is too large for what the pool has left, and then it holds back those behind it.
+    /// have started, unless it needs more blocks than are free: then it lets others pass.
     ///
     /// Excused are those whose VM does not run: they wait in vain until it is declared dead. And nothing is asked for two
     /// ticks after the membership has changed: until then VMs may disagree on who counts, and so on what is reserved.
@@ -32,6 +32,12 @@ impl Reference {
                     && self.is_back_in_line(facts.tenant, now)
                     && self.goes_before((*other, facts), (*id, started), rank, &before, now)
                     && !self.held_up_by_itself(facts, &before, now)
+                    && self.blocks_fit(
+                        facts,
+                        sight,
+                        &|id| starts[place..].iter().any(|(started, _)| started == id),
+                        now,
+                    )
             });
             if let Some((other, facts)) = passed {
                 return Err(format!(
@@ -224,9 +230,17 @@ impl Reference {
         if view.free_workers == 0 || busy_ones_matter && view.free_workers < view.live_workers {
             return false;
         }
-        let (Some(headroom), Some(kv)) = (self.rules().headroom, view.kv) else { return true };
-        let kept_back = (kv.total.0 as f64 * headroom).ceil() as u64;
-        facts.amount.blocks.0 + self.unseen_blocks(view, &|_| false) + kept_back <= kv.free.0
+        self.blocks_fit(facts, sight, &|_| false, now)
+    }
+
+    /// True when the blocks of a request are free, those of some requests counted as free.
+    fn blocks_fit(&self, facts: &Facts, sight: &Sight, is_free: &dyn Fn(&RequestId) -> bool, now: Time) -> bool {
+        let view = self.fresh(sight, now);
+        let known = view.and_then(|view| Some((view, self.rules().headroom?, view.kv?)));
+        known.is_none_or(|(view, headroom, kv)| {
+            let kept_back = (kv.total.0 as f64 * headroom).ceil() as u64;
+            facts.amount.blocks.0 + self.unseen_blocks(view, is_free) + kept_back <= kv.free.0
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use crate::outcome::{Refusal, Retry};
 use crate::queue::{Ticket, Waiter};
 
 mod corners;
+mod fit;
 mod limits;
 
 /// Lanes with queues over a pool of some requests in flight.
@@ -464,7 +465,10 @@ fn push(proxy: &Proxy, generation: u64, workers: &[bool], saturation: f64) -> Ve
             json!({"address": address, "state": "up", "scraped_ms_ago": 1, "busy": busy, "ranks": []})
         })
         .collect();
-    let pool = json!({"saturation": saturation, "workers": workers});
+    take_view(proxy, generation, &json!({"saturation": saturation, "workers": workers}))
+}
+
+fn take_view(proxy: &Proxy, generation: u64, pool: &Value) -> Vec<Wake> {
     let document = json!({"version": 1, "epoch": 1, "generation": generation, "pools": {"p": pool}});
     let control =
         br#"{"role": "control", "token_sha256": "0000000000000000000000000000000000000000000000000000000000000000"}"#;

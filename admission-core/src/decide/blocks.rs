@@ -1,0 +1,77 @@
+//! Fit of requests into the free KV blocks of the workers.
+
+use std::sync::Arc;
+
+use super::advice;
+use super::sight::{Scene, Sight};
+use crate::ledger::{Head, Ledger};
+use crate::members::{Holder, Members};
+use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
+use crate::policy::{Headroom, Lanes, Pool};
+use crate::units::{Blocks, Time};
+use crate::view::ViewSummary;
+
+/// KV blocks that requests may take.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Blocks that one request could have if nothing else were held.
+    most: u64,
+    /// Blocks that are free now.
+    free: u64,
+}
+
+/// KV blocks that requests to a pool may take now; `None` where blocks are not counted or not known.
+#[must_use]
+pub fn free_blocks(
+    (pool, lanes): (&Pool, &Lanes),
+    view: Option<&ViewSummary>,
+    (ledger, members): (&Ledger, &Members),
+    now: Time,
+) -> Option<Blocks> {
+    Scene { pool, lanes, sight: Sight::of(view, pool, now), ledger, members }.free_blocks()
+}
+
+impl Scene<'_> {
+    /// KV blocks that a request may take now; `None` where blocks are not counted or not known.
+    pub(super) fn free_blocks(&self) -> Option<Blocks> {
+        self.room().map(|(room, _)| Blocks(room.free))
+    }
+
+    /// First waiters of each VM, but for those that let others pass until their blocks are free.
+    pub(super) fn heads(&self) -> impl Iterator<Item = (Holder, &Head)> {
+        let (ledger, members) = (self.ledger, self.members);
+        let mut yielding = ledger.yielding(members).peekable();
+        // Why only then: most pools have none, and what is free takes a sum over all that began lately.
+        let free = yielding.peek().and_then(|_| self.free_blocks());
+        let fitting = yielding.filter(move |(_, one)| free.is_none_or(|free| one.blocks <= free));
+        ledger.heads(members).chain(fitting.map(|(holder, one)| (holder, &one.head)))
+    }
+
+    /// Fit of a request into the free blocks. `whole` is all that the request needs, where that is certain.
+    pub(super) fn fits_free_blocks(&self, needed: Blocks, whole: Option<Blocks>) -> Result<(), Refusal> {
+        let Some((Room { most, free }, headroom)) = self.room() else { return Ok(()) };
+        let refuse = |reason, measured, allowed, retry| {
+            let limit = Limit { knob: Arc::clone(&headroom.knob), measured, allowed, unit: "KV blocks" };
+            Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry, place: None })
+        };
+        if let Some(Blocks(whole)) = whole
+            && whole > most
+        {
+            return refuse(Reason::Oversize, whole, most, Retry::Never);
+        }
+        if needed.0.min(most) <= free {
+            return Ok(());
+        }
+        refuse(Reason::KvBlocks, needed.0, free, advice(Some((self.ledger, self.members)), 1))
+    }
+
+    /// Free blocks as scraped, less the headroom, less the blocks of leases that began after that scrape and are still held.
+    fn room(&self) -> Option<(Room, &Headroom)> {
+        let (Sight::Fresh(view), Some(headroom)) = (self.sight, &self.pool.headroom) else { return None };
+        let kv = view.kv?;
+        let kept_back = (kv.total.0 as f64 * headroom.share).ceil() as u64;
+        let unseen = self.ledger.unseen(view.credit, self.members).blocks.0;
+        let free = kv.free.0.saturating_sub(kept_back).saturating_sub(unseen);
+        Some((Room { most: kv.total.0.saturating_sub(kept_back), free }, headroom))
+    }
+}

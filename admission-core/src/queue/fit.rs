@@ -1,0 +1,160 @@
+//! Waiters whose KV blocks are not free: how long they let others pass, and when they keep them back.
+//!
+//! A request that needs more blocks than are free would never start while smaller ones take each block that comes free, and
+//! while nothing starts behind it the pool runs empty. So it does both in turn: it lets pass for half of its patience, then
+//! keeps the line for as long at most, then lets pass again.
+
+use super::{Band, FlowId, Queue, Ticket, Waiting};
+use crate::ledger::Yielding;
+use crate::outcome::Refusal;
+use crate::policy::Lane;
+use crate::units::{Blocks, Millis, Time};
+
+/// Longest time for which a waiter keeps the line.
+const LONGEST_HOLD: Millis = Millis(30_000);
+
+/// Mean service times after which most of what runs now has ended.
+const SERVICE_TIMES: u64 = 4;
+
+/// Conduct of a waiter while its blocks are not free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// Not seen as the first of those that yield.
+    #[default]
+    Unseen,
+    /// Lets others pass, and may keep the line from a moment on.
+    Yields {
+        /// Beginning of its time to keep the line.
+        until: Time,
+    },
+    /// Keeps the line.
+    Holds {
+        /// End of the hold.
+        until: Time,
+    },
+    /// Has kept the line, and lets others pass to its end.
+    HasHeld,
+}
+
+impl Fit {
+    /// A waiter that becomes the first, and whose time is up at `end`.
+    pub(super) fn first(end: Time, now: Time) -> Self {
+        Self::Yields { until: Time(now.0.saturating_add(end.since(now).0 / 2)) }
+    }
+
+    /// The end of a hold that begins now: the waiter's own end, four mean service times or 30 s, whichever comes first.
+    pub(super) fn end_of_hold(end: Time, mean_service: Option<Millis>, now: Time) -> Time {
+        let service = mean_service.map_or(LONGEST_HOLD, |mean| Millis(mean.0.saturating_mul(SERVICE_TIMES)));
+        Time(now.0.saturating_add(service.min(LONGEST_HOLD).0)).min(end)
+    }
+}
+
+impl Waiting {
+    /// Blocks that it needs.
+    pub(crate) fn blocks(&self) -> Blocks {
+        self.waiter.amount().blocks
+    }
+
+    /// True while it keeps the line.
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self.fit, Fit::Holds { .. })
+    }
+
+    /// True while it lets others pass, when so many blocks are free.
+    pub(super) fn yields(&self, free: Option<Blocks>) -> bool {
+        free.is_some_and(|free| self.blocks() > free) && !self.holds()
+    }
+}
+
+impl Queue {
+    /// Waiters that let others pass: of every band and lane the one that needs least.
+    // Why not the first: when more is free than was seen here, another VM is to hold back newcomers for any that fits.
+    pub(super) fn yielding(&self) -> Vec<Yielding> {
+        if self.free.is_none() {
+            return Vec::new();
+        }
+        let least = |band: &Band| {
+            let waiting = band.in_line().filter_map(|place| Some((self.waiting.get(&place.2)?, place)));
+            let yields = waiting.filter(|(waiting, _)| waiting.yields(self.free));
+            yields.map(|(waiting, place)| (waiting.blocks(), place)).min()
+        };
+        let bands = self.bands.iter().filter_map(|((_, lane), band)| least(band).map(|least| (*lane, least)));
+        let all = bands.filter_map(|(lane, (blocks, place))| {
+            self.candidate(lane, place).map(|candidate| Yielding { head: candidate.head, blocks })
+        });
+        all.collect()
+    }
+
+    /// The least blocks of those in line that came for the same lane in the same flow and go before one that is so urgent; none
+    /// of a waiter that keeps the line.
+    pub(crate) fn least_before(&self, lane: &Lane, flow: &FlowId, urgency: u64) -> Option<Blocks> {
+        let band = self.bands.get(&(lane.position, lane.key))?;
+        let before = band.in_line_of(flow).take_while(|(other, _)| *other <= urgency);
+        // Why one is enough: what is not counted keeps no request from starting.
+        let looked_at = before.take(if self.free.is_some() { usize::MAX } else { 1 });
+        let waiting = looked_at.filter_map(|(_, ticket)| self.waiting.get(&ticket));
+        waiting.map(|waiting| if waiting.holds() { Blocks(0) } else { waiting.blocks() }).min()
+    }
+
+    /// Ends the hold of a waiter that has kept the line for long enough.
+    pub(crate) fn end_hold(&mut self, now: Time) {
+        let holding = self.holding.and_then(|ticket| self.waiting.get_mut(&ticket));
+        if let Some(waiting) = holding
+            && let Fit::Holds { until } = waiting.fit
+            && now >= until
+        {
+            waiting.fit = Fit::HasHeld;
+            self.holding = None;
+        }
+    }
+
+    /// A waiter that may keep the line now, and until when; notes which waiters are first and let others pass from now on.
+    pub(crate) fn due_to_hold(&mut self, mean_service: Option<Millis>, now: Time) -> Option<(Ticket, Time)> {
+        let free = self.free?;
+        let firsts: Vec<Ticket> =
+            self.firsts(|waiting| waiting.fit != Fit::HasHeld).map(|first| first.ticket).collect();
+        let mut due = Vec::new();
+        for ticket in firsts {
+            let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(Some(free))) else {
+                continue;
+            };
+            match waiting.fit {
+                Fit::Unseen => waiting.fit = Fit::first(waiting.until, now),
+                Fit::Yields { until } if now >= until => due.push((waiting.band, until, ticket, waiting.until)),
+                Fit::Yields { .. } | Fit::Holds { .. } | Fit::HasHeld => {}
+            }
+        }
+        let (.., ticket, end) = due.into_iter().min()?;
+        Some((ticket, Fit::end_of_hold(end, mean_service, now)))
+    }
+
+    /// Lets others pass a waiter that was refused for want of blocks; false when it keeps the line.
+    pub(crate) fn lets_pass(&mut self, waiting: &Waiting, refusal: &Refusal) -> bool {
+        self.free = refusal.limit.as_ref().map(|limit| Blocks(limit.allowed));
+        // Why asked of what was refused: a guess beyond what any request may have is cut, and fits where its blocks do not.
+        waiting.yields(self.free)
+    }
+
+    /// Makes a waiter keep the line.
+    pub(crate) fn hold(&mut self, ticket: Ticket, until: Time) {
+        if let Some(waiting) = self.waiting.get_mut(&ticket) {
+            waiting.fit = Fit::Holds { until };
+            self.holding = Some(ticket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_patience_lets_pass_and_the_rest_holds_within_bounds() {
+        assert_eq!(Fit::first(Time(11_000), Time(1_000)), Fit::Yields { until: Time(6_000) });
+        let end = |end, mean: Option<u64>| Fit::end_of_hold(Time(end), mean.map(Millis), Time(6_000)).0;
+        assert_eq!(end(11_000, None), 11_000, "its own end");
+        assert_eq!(end(11_000, Some(500)), 8_000, "four service times");
+        assert_eq!(end(240_000, Some(20_000)), 36_000, "30 s");
+        assert_eq!(end(240_000, None), 36_000, "30 s where no service time is known");
+    }
+}

@@ -1,0 +1,172 @@
+//! Requests that need more KV blocks than are free.
+
+use super::*;
+
+/// Blocks of a pool's one worker.
+const BLOCKS: u64 = 100;
+
+/// Tokens of a block.
+const BLOCK: u64 = 16;
+
+/// A pool whose blocks are counted to the last.
+fn pool_of_blocks() -> Proxy {
+    with(&json!({
+        "lanes": [
+            {"name": "low", "queue": {"max_requests": 100, "max_wait": "10s"}},
+            {"name": "small", "priority": -1, "queue": {"max_requests": 100, "max_wait": "60s"}},
+            {"name": "bare", "priority": -5},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 1_000, "kv": {"block_size": BLOCK, "headroom": 0.0}, "stale": {"hold": "60s"}}],
+    }))
+}
+
+/// A view in which so many blocks are in use, by nothing that this proxy has started.
+fn see(proxy: &Proxy, generation: u64, used: u64) {
+    let rank = json!({"kv_used_blocks": used, "kv_total_blocks": BLOCKS});
+    let worker = json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]});
+    take_view(proxy, generation, &json!({"workers": [worker]}));
+}
+
+/// One request, from its arrival to its end.
+struct Small {
+    ends: Time,
+    lease: LeaseId,
+}
+
+#[test]
+fn a_head_that_does_not_fit_lets_pass_then_holds_then_lets_pass() {
+    let mut proxy = pool_of_blocks();
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    see(&proxy, 1, 50);
+    let large = proxy.waiter("large", "low", 100 * BLOCK);
+    let Ok(Joined::Waiting(large)) = proxy.come(&mut a, large) else { panic!("nothing is free for it") };
+    let began = proxy.now;
+    let mut running: Vec<Small> = Vec::new();
+    let (mut waited, mut at_once) = (Vec::new(), Vec::new());
+    let mut ended_at = None;
+    for step in 0..3_000_u64 {
+        let now = proxy.now;
+        let since = now.since(began).0;
+        for (vm, of_a) in [(&mut a, true), (&mut b, false)] {
+            let due = running.extract_if(.., |one| one.ends <= now).collect::<Vec<_>>();
+            due.into_iter().for_each(|one| proxy.end(vm, one.lease));
+            let progress = vm.poll(&*proxy.store, now);
+            for started in progress.started {
+                assert!(!of_a || started.ticket != large, "100 blocks are never free for it");
+                running.push(Small { ends: Time(now.0 + 2_000), lease: started.admission.lease });
+            }
+            for (ticket, refusal) in progress.refused {
+                assert_eq!((of_a, ticket, refusal.reason), (true, large, Reason::QueueTimeout));
+                ended_at = Some(since);
+            }
+            // One small request each half second, of either thread in turn.
+            if step % 50 == 0 && (step / 50 % 2 == 0) == of_a {
+                match proxy.come(vm, proxy.waiter("small", "small", 2 * BLOCK)).unwrap() {
+                    Joined::Started(admission) => {
+                        at_once.push(since);
+                        running.push(Small { ends: Time(now.0 + 2_000), lease: admission.lease });
+                    }
+                    Joined::Waiting(_) => waited.push(since),
+                }
+            }
+        }
+        proxy.later(10);
+        if since > 12_000 {
+            break;
+        }
+    }
+    assert_eq!(ended_at, Some(10_000));
+    let in_hold: Vec<u64> = at_once.iter().copied().filter(|at| (5_100..9_900).contains(at)).collect();
+    assert_eq!(in_hold, Vec::<u64>::new(), "they wait while it holds the line");
+    assert!(waited.iter().all(|at| (4_900..10_100).contains(at)), "at all other times they start at once: {waited:?}");
+    assert!(waited.len() >= 9, "{waited:?}");
+    assert!(at_once.iter().any(|at| *at > 10_100), "they go on when it has gone");
+}
+
+#[test]
+fn however_many_do_not_fit_the_others_start_during_half_of_the_time() {
+    for tenants in [1, 7] {
+        let mut proxy = pool_of_blocks();
+        let (mut a, mut b) = (proxy.vm(), proxy.vm());
+        see(&proxy, 1, 50);
+        let mut running: Vec<Small> = Vec::new();
+        let (mut came, mut started) = (0_u32, 0_u32);
+        for step in 0..6_000_u64 {
+            let now = proxy.now;
+            running.extract_if(.., |one| one.ends <= now).for_each(|one| proxy.end(&mut b, one.lease));
+            if step % 30 == 0 {
+                let tenant = format!("large-{}", step / 30 % tenants);
+                let joined = proxy.come(&mut a, proxy.waiter(&tenant, "low", 100 * BLOCK));
+                assert!(!matches!(joined, Ok(Joined::Started(_))));
+            }
+            for vm in [&mut a, &mut b] {
+                assert_eq!(vm.poll(&*proxy.store, now).started, [], "100 blocks are never free");
+            }
+            if step % 5 == 0 {
+                came += 1;
+                if let Ok(Joined::Started(admission)) = proxy.come(&mut b, proxy.waiter("small", "bare", 2 * BLOCK)) {
+                    started += 1;
+                    running.push(Small { ends: Time(now.0 + 1_000), lease: admission.lease });
+                }
+            }
+            proxy.later(10);
+        }
+        assert!(started * 2 >= came, "{started} of {came} beside large ones of {tenants} tenants");
+        assert!(started * 10 < came * 9, "the large ones hold the line now and then: {started} of {came}");
+    }
+}
+
+#[test]
+fn those_that_need_the_same_keep_their_order_while_none_fits() {
+    let mut proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    see(&proxy, 1, 95);
+    let mut tickets: Vec<(&str, Ticket)> = Vec::new();
+    for tenant in ["x", "x", "x", "y", "y", "y"] {
+        let Ok(Joined::Waiting(ticket)) = proxy.come(&mut vm, proxy.waiter(tenant, "low", 10 * BLOCK)) else {
+            panic!()
+        };
+        tickets.push((tenant, ticket));
+        proxy.later(1);
+    }
+    assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+    see(&proxy, 2, 55);
+    let started = vm.poll(&*proxy.store, proxy.now).started;
+    let by: Vec<&str> = started
+        .iter()
+        .filter_map(|started| tickets.iter().find(|(_, ticket)| *ticket == started.ticket).map(|(tenant, _)| *tenant))
+        .collect();
+    assert_eq!(by, ["x", "y", "x", "y"], "40 of 45 blocks, of the two tenants in turn");
+}
+
+#[test]
+fn a_large_one_gets_what_the_hold_has_kept_for_it() {
+    let mut proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    see(&proxy, 1, 0);
+    let mut leases: Vec<LeaseId> = (0..10)
+        .map(|_| match proxy.come(&mut vm, proxy.waiter("small", "bare", 10 * BLOCK)).unwrap() {
+            Joined::Started(admission) => admission.lease,
+            Joined::Waiting(_) => panic!("all is free"),
+        })
+        .collect();
+    let Ok(Joined::Waiting(large)) = proxy.come(&mut vm, proxy.waiter("large", "low", 60 * BLOCK)) else { panic!() };
+    let mut started = Vec::new();
+    for _ in 0..1_000 {
+        let now = proxy.now;
+        started.extend(vm.poll(&*proxy.store, now).started.into_iter().map(|started| started.ticket));
+        if !started.is_empty() {
+            break;
+        }
+        // One ends each 300 ms, and there is always another for its blocks.
+        if now.0 % 300 < 10 {
+            proxy.end(&mut vm, leases.remove(0));
+            if let Ok(Joined::Started(admission)) = proxy.come(&mut vm, proxy.waiter("small", "bare", 10 * BLOCK)) {
+                leases.push(admission.lease);
+            }
+        }
+        proxy.later(10);
+    }
+    assert_eq!(started, [large]);
+    assert!(leases.len() >= 4, "it did not wait until all had ended: {}", leases.len());
+}

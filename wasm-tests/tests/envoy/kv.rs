@@ -1,0 +1,107 @@
+//! KV blocks of real workers: who starts while blocks are short.
+
+use host_sidecar::Sidecar;
+use serde_json::{Value, json};
+use wasm_tests::caller::{CHAT, RawCaller, request_bytes};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
+use wasm_tests::sidecar;
+
+/// Workers of 100 usable blocks of 16 tokens, ten tokens a second, and a queue of a few seconds.
+fn setup() -> Setup {
+    let lanes = json!([{"name": "only", "queue": {"max_wait": "6s"}}]);
+    let mut setup = Setup::new(2, Wait::Unread).with("/lanes", lanes);
+    setup = setup.with("/pools/0/kv", json!({"block_size": 16, "headroom": 0.0}));
+    // One block is vLLM's null block.
+    setup.worker.num_gpu_blocks = 101;
+    setup.worker.base_ms = 100.0;
+    setup.worker.per_kv_block_us = 0.0;
+    setup
+}
+
+/// A chat request of a prompt of so many tokens, as the worker counts them.
+fn of_tokens(prompt: usize, output: u32) -> Value {
+    let content = "word".repeat(prompt);
+    json!({"messages": [{"role": "user", "content": content}], "max_tokens": output, "stream": true, "model": MODEL})
+}
+
+/// A sidecar that reads the rig's workers; the proxy has its view when this returns.
+async fn watched(rig: &Rig) -> Sidecar {
+    assert_eq!(rig.ask("acme", &[]).await.0, 200, "the state page knows a pool by its first request");
+    let workers: Vec<String> =
+        [&rig.worker].into_iter().chain(&rig.others).map(|one| one.address().to_string()).collect();
+    let url = format!("http://{}", rig.control_address());
+    let pool = json!([{"name": "main", "workers": workers}]);
+    let more = json!({"proxies": [{"url": url, "token": wasm_tests::rig::TOKEN}], "pools": pool});
+    let sidecar = sidecar::start(rig.worker.address(), &more).await;
+    free_blocks(rig, |free| free >= 100 * workers.len() as u64).await;
+    sidecar
+}
+
+/// Waits until the proxy knows of enough free blocks.
+async fn free_blocks(rig: &Rig, is_it: impl Fn(u64) -> bool) {
+    eventually("the proxy knows how many blocks are free", async || {
+        let view = rig.state().await["pools"]["main"]["view"].clone();
+        view["kv_free_blocks"].as_u64().filter(|free| is_it(*free)).map(drop).ok_or_else(|| view.to_string())
+    })
+    .await;
+}
+
+async fn waiting(rig: &Rig) -> u64 {
+    rig.state().await["pools"]["main"]["waiting"]["only"]["requests"].as_u64().unwrap_or(0)
+}
+
+async fn send(rig: &Rig, tenant: &str, body: &Value) -> RawCaller {
+    let body = body.to_string();
+    let headers: [(&str, &[u8]); 1] = [("x-tenant-id", tenant.as_bytes())];
+    RawCaller::send(rig.address, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await
+}
+
+/// A prompt that needs 76 blocks comes while another request has half of the blocks. Small ones pass it, then they wait so that
+/// what comes free is left for it, and it starts before them.
+#[tokio::test]
+async fn a_request_that_does_not_fit_is_passed_and_then_waited_for() {
+    let rig = Rig::start(setup()).await;
+    let _sidecar = watched(&rig).await;
+    let mut half = send(&rig, "acme", &of_tokens(700, 400)).await;
+    assert!(half.read_until("data: ").await.starts_with("HTTP/1.1 200"));
+    free_blocks(&rig, |free| (20..60).contains(&free)).await;
+
+    let large = of_tokens(1_200, 4);
+    let mut large = send(&rig, "large", &large).await;
+    eventually("the large one waits", async || match waiting(&rig).await {
+        1 => Ok(()),
+        count => Err(count.to_string()),
+    })
+    .await;
+
+    let mut passed = 0;
+    let mut small = loop {
+        let mut small = send(&rig, "small", &of_tokens(8, 2)).await;
+        tokio::select! {
+            answer = small.read_until("[DONE]") => {
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                passed += 1;
+            }
+            () = both_wait(&rig) => break small,
+        }
+        assert!(waiting(&rig).await >= 1, "the large one has left");
+    };
+    assert!(passed > 3, "only {passed} have passed it");
+    drop(half);
+    let began = large.read_until("data: ").await;
+    assert!(began.starts_with("HTTP/1.1 200"), "{began}");
+    let answer = small.read_until("[DONE]").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(rig.worker.stats().preemptions, 0);
+    drop(large);
+    rig.nothing_is_held().await;
+}
+
+/// Two requests wait, in two looks one after the other: one that has just come may show before it starts.
+async fn both_wait(rig: &Rig) {
+    let mut looks = 0;
+    while looks < 3 {
+        looks = if waiting(rig).await == 2 { looks + 1 } else { 0 };
+        tokio::task::yield_now().await;
+    }
+}
