@@ -87,7 +87,8 @@ pub struct Head {
     pub bytes: u64,
 }
 
-/// Waiter whose KV blocks are not free and who lets those behind it pass: of its VM, band and lane the one that needs least.
+/// Waiter whose KV blocks are not free and who lets those behind it pass: of its VM, band and lane the first, or the one that
+/// needs least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Yielding {
     /// Place in line that it has again when so many blocks are free.
@@ -103,7 +104,7 @@ pub struct Report {
     pub waiting: Vec<(LaneKey, Backlog)>,
     /// Of those that wait for nothing but the pool.
     pub heads: Vec<Head>,
-    /// Waiters that let others pass: of each band and lane the one that needs least.
+    /// Waiters that let others pass: of each band and lane the first and the one that needs least.
     pub yielding: Vec<Yielding>,
     /// Some wait for a class of the pool alone.
     pub for_a_class: bool,

@@ -5,7 +5,7 @@
 //! keeps the line for as long at most, then lets pass again.
 
 use super::{Band, FlowId, Queue, Ticket, Waiting};
-use crate::ledger::Yielding;
+use crate::ledger::{LaneKey, Yielding};
 use crate::outcome::Refusal;
 use crate::policy::Lane;
 use crate::units::{Blocks, Millis, Time};
@@ -67,22 +67,25 @@ impl Waiting {
 }
 
 impl Queue {
-    /// Waiters that let others pass: of every band and lane the one that needs least.
-    // Why not the first: when more is free than was seen here, another VM is to hold back newcomers for any that fits.
+    /// Waiters that let others pass: of every band and lane the first and the one that needs least.
+    // Why both: when more is free than was seen here, another VM is to hold back newcomers for any that fits, and to let the
+    // first of them go first.
     pub(super) fn yielding(&self) -> Vec<Yielding> {
         if self.free.is_none() {
             return Vec::new();
         }
-        let least = |band: &Band| {
+        let of_band = |lane: LaneKey, band: &Band| {
             let waiting = band.in_line().filter_map(|place| Some((self.waiting.get(&place.2)?, place)));
-            let yields = waiting.filter(|(waiting, _)| waiting.yields(self.free));
-            yields.map(|(waiting, place)| (waiting.blocks(), place)).min()
+            let mut yields = waiting.filter(|(waiting, _)| waiting.yields(self.free));
+            let first = yields.next().map(|(waiting, place)| (waiting.blocks(), place));
+            let least = yields.map(|(waiting, place)| (waiting.blocks(), place)).min();
+            let least = least.filter(|least| first.is_some_and(|first| least.0 < first.0));
+            let both = first.into_iter().chain(least);
+            both.filter_map(move |(blocks, place)| {
+                self.candidate(lane, place).map(|candidate| Yielding { head: candidate.head, blocks })
+            })
         };
-        let bands = self.bands.iter().filter_map(|((_, lane), band)| least(band).map(|least| (*lane, least)));
-        let all = bands.filter_map(|(lane, (blocks, place))| {
-            self.candidate(lane, place).map(|candidate| Yielding { head: candidate.head, blocks })
-        });
-        all.collect()
+        self.bands.iter().flat_map(|((_, lane), band)| of_band(*lane, band)).collect()
     }
 
     /// The least blocks of those in line that came for the same lane in the same flow and go before one that is so urgent; none

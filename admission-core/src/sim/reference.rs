@@ -246,7 +246,7 @@ impl Reference {
                 _ => None,
             })
         };
-        self.overtakings += starts().filter(|(_, facts)| self.overtakes(facts)).count() as u64;
+        self.overtakings += starts().filter(|start| self.overtakes(start, sight, now)).count() as u64;
         for (id, facts) in starts() {
             // One that starts in the middle of the same step may be held to wider limits.
             let beside = starts().filter(|(_, other)| other.policy != facts.policy).map(|(id, _)| id).collect();

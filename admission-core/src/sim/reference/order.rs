@@ -107,10 +107,13 @@ impl Reference {
 
     /// Whether a start passes an older request of its own tenant and lane in another VM. Each VM names only the first
     /// of its waiters, by what it last saw of their tenants, so over VMs the order within a tenant is only nearly that of
-    /// arrival.
-    pub(super) fn overtakes(&self, started: &Facts) -> bool {
+    /// arrival. One whose blocks are not free is passed by right.
+    pub(super) fn overtakes(&self, (id, started): &(RequestId, &Facts), sight: &Sight, now: Time) -> bool {
         let able = self.waiting.values().filter(|facts| self.health[facts.vm] == Health::Able);
-        able.filter(|facts| facts.vm != started.vm).any(|facts| self.came_first(facts, started))
+        let mut elsewhere = able.filter(|facts| facts.vm != started.vm);
+        elsewhere.any(|facts| {
+            self.came_first(facts, started) && self.blocks_fit(facts, sight, &|running| running == id, now)
+        })
     }
 
     fn rank(&self, facts: &Facts, sight: &Sight, now: Time) -> Rank {
