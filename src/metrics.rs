@@ -53,6 +53,8 @@ const LANE_IN_FLIGHT: &str = "sluice_lane_in_flight_requests";
 const BUDGET: &str = "sluice_dispatch_budget_allowed";
 /// Requests held beyond what the last scrape has seen, by pool.
 const UNSEEN: &str = "sluice_unseen_requests";
+/// Live workers that report no KV blocks, by pool.
+const KV_UNKNOWN: &str = "sluice_kv_unknown_workers";
 /// Requests that another pool has taken, under the pool that refused them and its reason.
 const FALLBACKS: &str = "sluice_fallbacks_total";
 /// Views that came, pushed or pulled, by what became of them.
@@ -313,6 +315,7 @@ impl Metrics {
             }
             if let Some(view) = view {
                 gauge(VIEW_AGE, now.since(view.received).0);
+                gauge(KV_UNKNOWN, u64::from(view.kv_unknown));
                 if let Some(saturation) = view.saturation {
                     gauge(SATURATION, (saturation * 1_000.0).round() as u64);
                 }

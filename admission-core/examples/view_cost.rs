@@ -45,6 +45,7 @@ fn worker(number: usize, running: u64) -> WorkerReport {
         cause: None,
         busy: false,
         role: Default::default(),
+        kv_unreported: false,
         ranks: vec![RankReport {
             kv_used_blocks: Some(1_000 + running),
             kv_total_blocks: Some(8_192),

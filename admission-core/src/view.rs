@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 mod change;
+mod kv;
 mod summary;
 mod workers;
 
 pub use change::changes;
-pub use summary::{Freshness, KvBlocks, Receipt, ViewSummary};
+pub use kv::{KvBlocks, PoolKv};
+pub use summary::{Freshness, Receipt, ViewSummary};
 pub use workers::{Seen, WorkerKey, Workers};
 
 /// The only version of the document so far; another is refused, not guessed at.
@@ -112,6 +114,9 @@ pub struct WorkerReport {
     /// Which part of a request it does.
     #[serde(default, skip_serializing_if = "Role::is_both")]
     pub role: Role,
+    /// True for an engine that can report its KV blocks and does not; none counts as free. Form 2.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kv_unreported: bool,
     /// One entry a data-parallel rank; empty while nothing has been scraped.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
@@ -294,6 +299,7 @@ impl PoolReport {
             return self;
         }
         let (demand_elsewhere, other_proxies) = (0, 0);
+        let workers = self.workers.into_iter().map(|worker| WorkerReport { kv_unreported: false, ..worker });
         Self {
             held: None,
             full_requests: None,
@@ -301,6 +307,7 @@ impl PoolReport {
             batch: None,
             demand_elsewhere,
             other_proxies,
+            workers: workers.collect(),
             ..self
         }
     }

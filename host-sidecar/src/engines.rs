@@ -79,6 +79,15 @@ impl Engine {
         }
     }
 
+    /// True when every page of it reports how many KV blocks there are; of other engines some pages do.
+    pub fn reports_blocks(&self) -> bool {
+        match self {
+            Self::Vllm | Self::Sglang | Self::Triton => true,
+            Self::Custom(mapping) => mapping.loads.contains_key(&Load::KvTotal),
+            Self::Trtllm | Self::Tgi | Self::Llamacpp | Self::Dynamo => false,
+        }
+    }
+
     /// Whether a series of this name is read from its page.
     fn wants(&self, name: &str) -> bool {
         match self {

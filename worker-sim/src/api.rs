@@ -214,7 +214,10 @@ async fn metrics(State(app): State<Arc<App>>, uri: Uri) -> Response {
     let page = if app.has(Fault::GarbageMetrics) {
         Body::from(page::garbage())
     } else {
-        let page = page::render(&app.config, app.started, &app.hub.snapshots());
+        let mut page = page::render(&app.config, app.started, &app.hub.snapshots());
+        if app.has(Fault::NoCacheSize) {
+            page = page.split_inclusive('\n').filter(|line| !line.starts_with("vllm:cache_config_info")).collect();
+        }
         Body::from(match excerpt::names(&uri) {
             Some(names) => excerpt::of(&page, &names),
             None => page,

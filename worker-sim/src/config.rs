@@ -81,6 +81,8 @@ pub enum Fault {
     GarbageMetrics,
     /// The metrics page is never answered.
     HangMetrics,
+    /// The metrics page does not report the size of the KV cache.
+    NoCacheSize,
     /// Answers do not tell their usage.
     NoUsage,
     /// Answers tell that their usage is null.

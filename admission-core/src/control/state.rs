@@ -114,7 +114,9 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
             "live_workers": view.live_workers, "free_workers": view.free_workers,
             "saturation": view.saturation, "full_requests": view.full_requests, "full_blocks": view.full_blocks,
             "unseen_requests": unseen(view).requests, "unseen_blocks": unseen(view).blocks,
-            "kv_total_blocks": view.kv.map(|kv| kv.total), "kv_free_blocks": view.kv.map(|kv| kv.free),
+            "kv_total_blocks": view.kv.map(|kv| kv.all.total), "kv_free_blocks": view.kv.map(|kv| kv.all.free),
+            "kv_freest_blocks": view.kv.and_then(|kv| kv.freest).map(|cache| cache.free),
+            "kv_unknown_workers": view.kv_unknown,
         })
     });
     let between_releases = ledger.time_to_free(1, members).map(|time| time.0);

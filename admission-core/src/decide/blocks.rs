@@ -9,7 +9,7 @@ use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Headroom, Lanes, Pool};
 use crate::units::{Blocks, Time};
-use crate::view::ViewSummary;
+use crate::view::{KvBlocks, ViewSummary};
 
 /// KV blocks that requests may take.
 #[derive(Clone, Copy)]
@@ -65,13 +65,18 @@ impl Scene<'_> {
         refuse(Reason::KvBlocks, needed.0, free, advice(Some((self.ledger, self.members)), 1))
     }
 
-    /// Free blocks as scraped, less the headroom, less the blocks of leases that began after that scrape and are still held.
+    /// Blocks that one request may take: those free in the freest cache, and those free in all less what leases hold that began
+    /// after the scrape; each less the headroom. At most all usable blocks of the largest cache.
     fn room(&self) -> Option<(Room, &Headroom)> {
         let (Sight::Fresh(view), Some(headroom)) = (self.sight, &self.pool.headroom) else { return None };
         let kv = view.kv?;
-        let kept_back = (kv.total.0 as f64 * headroom.share).ceil() as u64;
+        let (all, freest) = (kv.all.less(headroom.share), kv.freest.map(|cache| cache.less(headroom.share)));
         let unseen = self.ledger.unseen(view.credit, self.members).blocks.0;
-        let free = kv.free.0.saturating_sub(kept_back).saturating_sub(unseen);
-        Some((Room { most: kv.total.0.saturating_sub(kept_back), free }, headroom))
+        let of_all = all.free.0.saturating_sub(unseen);
+        let free = freest.map_or(of_all, |cache| cache.free.0.min(of_all));
+        let largest = KvBlocks { total: kv.largest, free: kv.largest }.less(headroom.share).total.0;
+        // Why the sum without a freest: a summary of an older version says no more.
+        let most = if freest.is_some() { largest } else { all.total.0 };
+        Some((Room { most, free }, headroom))
     }
 }

@@ -157,10 +157,12 @@ impl Scene<'_> {
     /// N of a budget, and what is to be counted against it.
     pub(super) fn allowance(&self, budget: &DispatchBudget) -> Allowance {
         let (unseen, proxies) = match self.sight {
-            Sight::Fresh(view) => (self.ledger.unseen(view.credit, self.members), view.other_proxies.saturating_add(1)),
+            Sight::Fresh(view) => {
+                (self.ledger.unseen(view.credit, self.members), u64::from(view.other_proxies).saturating_add(1))
+            }
             // Why nothing unseen: D is then measured by what is held now.
             Sight::Stale(_, last) => {
-                (Unseen::default(), last.map_or(1, |(view, _)| view.other_proxies.saturating_add(1)))
+                (Unseen::default(), last.map_or(1, |(view, _)| u64::from(view.other_proxies).saturating_add(1)))
             }
         };
         let allowed = dispatch_budget(self.most(budget), self.spare_ppm(), budget.baseline_ppm, proxies);

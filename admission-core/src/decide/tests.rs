@@ -3,7 +3,7 @@ use crate::ledger::{Begun, LaneKey};
 use crate::members::Holder;
 use crate::policy::{Plugin, Policy};
 use crate::units::Millis;
-use crate::view::{Admitted, Credit, KvBlocks, WorkerKey};
+use crate::view::{Admitted, Credit, KvBlocks, PoolKv, WorkerKey};
 
 mod budgets;
 mod ceilings;
@@ -22,6 +22,12 @@ struct Picture {
     holder: Holder,
 }
 
+/// KV blocks of a pool whose only worker has one cache.
+fn one_cache(total: u64, free: u64) -> PoolKv {
+    let all = KvBlocks { total: Blocks(total), free: Blocks(free) };
+    PoolKv { all, freest: Some(all), largest: all.total }
+}
+
 fn picture(pool: &str) -> Picture {
     let json = format!(
         r#"{{"tenants": {{"acme": {{"max_in_flight": 4, "max_tokens_in_flight": 1000}}}}, "pools": [{{"name": "p", {pool}}}]}}"#
@@ -35,7 +41,7 @@ fn picture(pool: &str) -> Picture {
         received: NOW,
         live_workers: 2,
         free_workers: 2,
-        kv: Some(KvBlocks { total: Blocks(100), free: Blocks(50) }),
+        kv: Some(one_cache(100, 50)),
         ..ViewSummary::default()
     };
     let (tenant, pool) = (Ledger::default(), Ledger::default());
@@ -239,13 +245,28 @@ fn blocks_are_fitted_less_headroom_and_less_what_the_scrape_has_not_seen() {
 }
 
 #[test]
+fn the_freest_cache_bounds_one_request_and_the_sum_bounds_all() {
+    let mut picture = picture(r#""max_in_flight": 99, "kv": {"headroom": 0.0}"#);
+    let each = KvBlocks { total: Blocks(100), free: Blocks(55) };
+    let all = KvBlocks { total: Blocks(200), free: Blocks(110) };
+    picture.view().kv = Some(PoolKv { all, freest: Some(each), largest: Blocks(100) });
+    assert_eq!(picture.refusal(&ask(60 * 16, 0)), (Reason::KvBlocks, 60, 55), "no cache has so many free");
+    for _ in 0..2 {
+        assert_eq!(picture.decide(&ask(50 * 16, 0)), Ok(()));
+        picture.hold_in_pool(1, 50 * 16);
+    }
+    assert_eq!(picture.refusal(&ask(50 * 16, 0)), (Reason::KvBlocks, 50, 10));
+    assert_eq!(picture.decide(&ask(10 * 16, 0)), Ok(()), "the sum leaves 10");
+}
+
+#[test]
 fn more_blocks_than_there_could_ever_be_are_oversize_once_read() {
     let picture = picture(r#""max_in_flight": 9, "kv": {"headroom": 0.1}"#);
     assert_eq!(picture.refusal(&ask(980, 0)), (Reason::KvBlocks, 62, 40));
     let rules = Rules { tenant: picture.policy.limits("nobody"), ..picture.rules() };
     let decide = |ask: &Ask, free| {
         let mut view = picture.view.clone().unwrap();
-        view.kv = Some(KvBlocks { total: Blocks(100), free: Blocks(free) });
+        view.kv = Some(one_cache(100, free));
         let known = Known { view: Some(&view), workers: None };
         decide(ask, rules, &picture.turn(), known, picture.held(), NOW).err().map(|refusal| refusal.reason)
     };

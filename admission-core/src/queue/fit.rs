@@ -69,7 +69,7 @@ impl Waiting {
 impl Queue {
     /// Waiters that let others pass: of every band and lane the first and the one that needs least.
     // Why both: when more is free than was seen here, another VM is to hold back newcomers for any that fits, and to let the
-    // first of them go first.
+    // first go first.
     pub(super) fn yielding(&self) -> Vec<Yielding> {
         if self.free.is_none() {
             return Vec::new();

@@ -369,8 +369,8 @@ impl Reference {
         within("the pool", "requests on its workers", requests, per_worker)?;
         let (Some(headroom), Some(kv)) = (rules.headroom, view.kv) else { return Ok(()) };
         let unseen = self.unseen_blocks(view, is_excused);
-        let most = kv.total.0 - (kv.total.0 as f64 * headroom).ceil() as u64;
-        let used = kv.total.0 - kv.free.0;
+        let most = kv.all.total.0 - (kv.all.total.0 as f64 * headroom).ceil() as u64;
+        let used = kv.all.total.0 - kv.all.free.0;
         // What the workers use is not ours to bound; only what is admitted on top of it.
         within("what was admitted since the scrape", "blocks", unseen, Some(most.saturating_sub(used)))
     }

@@ -166,7 +166,16 @@ impl Worker {
         };
         let state = if self.up { WorkerState::Up } else { WorkerState::Down };
         let ranks = if self.up { vec![rank] } else { Vec::new() };
-        WorkerReport { address, state, scraped_ms_ago: 0, cause: None, busy: false, role: Role::Both, ranks }
+        WorkerReport {
+            address,
+            state,
+            scraped_ms_ago: 0,
+            cause: None,
+            busy: false,
+            role: Role::Both,
+            kv_unreported: false,
+            ranks,
+        }
     }
 
     /// Plans the tokens of the running sequence at a place; `None` when it had to give way itself.

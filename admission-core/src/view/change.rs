@@ -60,9 +60,9 @@ impl PoolReport {
 
 impl WorkerReport {
     fn says_the_same_as(&self, other: &Self) -> bool {
-        let Self { address, state, scraped_ms_ago: _, cause, busy, role, ranks } = self;
+        let Self { address, state, scraped_ms_ago: _, cause, busy, role, kv_unreported, ranks } = self;
         let others = (&other.address, &other.state, &other.cause, &other.busy, &other.role, &other.ranks);
-        (address, state, cause, busy, role, ranks) == others
+        (address, state, cause, busy, role, ranks) == others && *kv_unreported == other.kv_unreported
     }
 }
 
@@ -96,6 +96,7 @@ mod tests {
             cause: None,
             busy: false,
             role: Default::default(),
+            kv_unreported: false,
             ranks: vec![RankReport { running: Some(running), ..RankReport::default() }],
         }
     }

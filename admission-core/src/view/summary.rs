@@ -1,10 +1,13 @@
 //! The part of the view that every request reads.
 
-use super::{Admitted, Credit, PoolReport, RankReport, ViewDocument, WorkerReport};
+use super::{Admitted, Credit, KvBlocks, PoolKv, PoolReport, ViewDocument, WorkerReport};
 use crate::ledger::Stamp;
 use crate::units::{Blocks, Millis, Time};
 
 const FORMAT: u8 = 1;
+
+/// Numbers of eight bytes in the encoding; those of four follow.
+const LONG_FIELDS: usize = 21;
 
 /// In which saturation is kept.
 const MILLION: f64 = 1e6;
@@ -22,8 +25,10 @@ pub struct ViewSummary {
     pub live_workers: u32,
     /// Those of them that are not busy; none while all that read prompts are.
     pub free_workers: u32,
-    /// KV blocks of the live workers that generate; `None` when one of them does not say.
-    pub kv: Option<KvBlocks>,
+    /// KV blocks of the live workers that generate; `None` when none reports any.
+    pub kv: Option<PoolKv>,
+    /// Live workers that generate and report no KV blocks.
+    pub kv_unknown: u32,
     /// Counts of this proxy when the scrapes began.
     pub credit: Credit,
     /// How full the pool is, see [`crate::saturation`], in steps of a millionth; `None` when the sidecar does not say.
@@ -43,7 +48,7 @@ pub struct ViewSummary {
     /// Requests that wait in other proxies for nothing but the pool, in lanes without a dispatch budget.
     pub demand_elsewhere: u64,
     /// Other proxies that share the pool.
-    pub other_proxies: u64,
+    pub other_proxies: u32,
     /// What lanes with a dispatch budget may still fill, in steps of a millionth; `None` when the sidecar does not say.
     pub dispatch_budget: Option<f64>,
 }
@@ -87,15 +92,6 @@ impl Receipt {
     }
 }
 
-/// KV blocks over all live workers of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvBlocks {
-    /// There are.
-    pub total: Blocks,
-    /// Not in use when scraped.
-    pub free: Blocks,
-}
-
 /// Whether a view may still be believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
@@ -105,39 +101,13 @@ pub enum Freshness {
     Stale(Millis),
 }
 
-impl KvBlocks {
-    const NONE: Self = Self { total: Blocks(0), free: Blocks(0) };
-
-    /// Sums over the ranks of one worker; `None` when there is no rank, or one does not say.
-    pub fn of(ranks: &[RankReport]) -> Option<Self> {
-        let mut sum = (!ranks.is_empty()).then_some(Self::NONE)?;
-        for rank in ranks {
-            let (total, used) = (rank.kv_total_blocks?, rank.kv_used_blocks?);
-            sum = sum.plus(Self { total: Blocks(total), free: Blocks(total.saturating_sub(used)) });
-        }
-        Some(sum)
-    }
-
-    /// Share of the blocks in use, 0 to 1; `None` when there are no blocks.
-    pub fn used_share(&self) -> Option<f64> {
-        let used = self.total.0.saturating_sub(self.free.0);
-        (self.total.0 > 0).then(|| used as f64 / self.total.0 as f64)
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            total: Blocks(self.total.0.saturating_add(other.total.0)),
-            free: Blocks(self.free.0.saturating_add(other.free.0)),
-        }
-    }
-}
-
 impl ViewSummary {
     /// Condenses one pool of a document.
     pub fn new(document: &ViewDocument, pool: &PoolReport, receipt: &Receipt) -> Self {
         let live = || pool.live();
         let decoding = || live().filter(|worker| worker.role.decodes());
-        let (kv, in_hand) = (kv_blocks(decoding()), in_hand(decoding()));
+        let (kv, in_hand) = (PoolKv::of(decoding()), in_hand(decoding()));
+        let kv_unknown = decoding().filter(|worker| KvBlocks::of(&worker.ranks).is_none()).count();
         let saturation = from_millionths(to_millionths(pool.saturation));
         let shows_the_same =
             |before: &Self| (before.kv, before.in_hand, before.saturation) == (kv, in_hand, saturation);
@@ -148,6 +118,7 @@ impl ViewSummary {
             live_workers: usable(live()),
             free_workers: usable(live().filter(|worker| !worker.busy)),
             kv,
+            kv_unknown: u32::try_from(kv_unknown).unwrap_or(u32::MAX),
             credit: receipt.credit(pool, shows_the_same),
             saturation,
             full_requests: pool.full_requests.filter(|full| *full > 0),
@@ -157,7 +128,7 @@ impl ViewSummary {
             in_hand,
             batch: pool.batch.filter(|batch| *batch > 0),
             demand_elsewhere: pool.demand_elsewhere,
-            other_proxies: pool.other_proxies,
+            other_proxies: u32::try_from(pool.other_proxies).unwrap_or(u32::MAX),
             dispatch_budget: from_millionths(to_millionths(pool.dispatch_budget)),
         }
     }
@@ -181,7 +152,8 @@ impl ViewSummary {
 
     /// The bytes kept in shared data.
     pub fn encode(&self) -> Vec<u8> {
-        let kv = self.kv.map_or((u64::MAX, u64::MAX), |kv| (kv.total.0, kv.free.0));
+        let kv = self.kv.map_or((u64::MAX, u64::MAX), |kv| (kv.all.total.0, kv.all.free.0));
+        let single = self.kv.map_or([u32::MAX; 3], |kv| kv.single());
         let fields = [
             self.epoch,
             self.generation,
@@ -203,11 +175,14 @@ impl ViewSummary {
             unknown_as_most(self.in_hand),
             unknown_as_most(self.batch),
             self.demand_elsewhere,
-            self.other_proxies,
             unknown_as_most(self.reported_held),
         ];
         let mut bytes = vec![FORMAT];
         for field in fields {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        // Why in four bytes: with eight the summary would be longer than 192.
+        for field in single.into_iter().chain([self.kv_unknown, self.other_proxies]) {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
         bytes
@@ -220,6 +195,7 @@ impl ViewSummary {
         if format != FORMAT {
             return None;
         }
+        let (rest, small) = rest.split_at_checked(LONG_FIELDS * 8).unwrap_or((rest, &[]));
         let mut fields = rest.chunks_exact(8).filter_map(|chunk| chunk.try_into().ok().map(u64::from_le_bytes));
         let mut next = || fields.next();
         let summary = Self {
@@ -230,7 +206,10 @@ impl ViewSummary {
             free_workers: u32::try_from(next()?).ok()?,
             kv: match (next()?, next()?) {
                 (u64::MAX, _) => None,
-                (total, free) => Some(KvBlocks { total: Blocks(total), free: Blocks(free) }),
+                (total, free) => {
+                    let all = KvBlocks { total: Blocks(total), free: Blocks(free) };
+                    Some(PoolKv { all, ..PoolKv::default() })
+                }
             },
             credit: Credit { admitted: Admitted { requests: next()?, blocks: next()? }, held: None },
             saturation: next().and_then(from_millionths),
@@ -243,9 +222,27 @@ impl ViewSummary {
         let credit = Credit { held, ..summary.credit };
         let on_receipt = Credit { admitted, held: known() };
         let summary = Self { credit, full_requests, full_blocks, on_receipt, ..summary };
-        let (in_hand, batch) = (known(), known());
-        let (demand_elsewhere, other_proxies) = (known().unwrap_or(0), known().unwrap_or(0));
-        Some(Self { in_hand, batch, demand_elsewhere, other_proxies, reported_held: known(), ..summary })
+        let (in_hand, batch, demand_elsewhere) = (known(), known(), known().unwrap_or(0));
+        let mut small = small.chunks_exact(4).filter_map(|chunk| chunk.try_into().ok().map(u32::from_le_bytes));
+        let mut blocks = || small.next().map(|blocks| Blocks(u64::from(blocks)));
+        let single = (blocks(), blocks(), blocks());
+        let kv = summary.kv.map(|kv| match single {
+            (Some(total), Some(free), Some(largest)) if largest.0 > 0 => {
+                PoolKv { freest: Some(KvBlocks { total, free }), largest, ..kv }
+            }
+            _ => kv,
+        });
+        let (kv_unknown, other_proxies) = (small.next().unwrap_or(0), small.next().unwrap_or(0));
+        Some(Self {
+            in_hand,
+            batch,
+            demand_elsewhere,
+            other_proxies,
+            reported_held: known(),
+            kv,
+            kv_unknown,
+            ..summary
+        })
     }
 }
 
@@ -268,15 +265,6 @@ fn in_hand<'a>(mut workers: impl Iterator<Item = &'a WorkerReport>) -> Option<u6
             rank.running.or(rank.waiting).map(|_| sum.saturating_add(more))
         })
     })
-}
-
-/// Sums over the workers; one that does not say makes the sum unknown rather than too small.
-fn kv_blocks<'a>(workers: impl Iterator<Item = &'a WorkerReport>) -> Option<KvBlocks> {
-    let mut sum = KvBlocks::NONE;
-    for worker in workers {
-        sum = sum.plus(KvBlocks::of(&worker.ranks)?);
-    }
-    (sum.total.0 > 0).then_some(sum)
 }
 
 fn unknown_as_most(count: Option<u64>) -> u64 {
@@ -307,6 +295,7 @@ mod tests {
             cause: None,
             busy,
             role: Role::Both,
+            kv_unreported: false,
             ranks: vec![rank],
         }
     }
@@ -352,7 +341,7 @@ mod tests {
             worker(WorkerState::Down, false, None),
         ]);
         assert_eq!((seen.live_workers, seen.free_workers), (2, 1));
-        assert_eq!(seen.kv, Some(KvBlocks { total: Blocks(200), free: Blocks(100) }));
+        assert_eq!(seen.kv.unwrap().all, KvBlocks { total: Blocks(200), free: Blocks(100) });
     }
 
     #[test]
@@ -360,7 +349,7 @@ mod tests {
         let of = |role, busy| WorkerReport { role, ..worker(WorkerState::Up, busy, Some(10)) };
         let counts = |workers: Vec<WorkerReport>| {
             let seen = summary(workers);
-            (seen.live_workers, seen.free_workers, seen.kv.map(|kv| kv.total.0))
+            (seen.live_workers, seen.free_workers, seen.kv.map(|kv| kv.all.total.0))
         };
         let (prefill, decode) = (of(Role::Prefill, false), of(Role::Decode, false));
         assert_eq!(counts(vec![prefill.clone(), decode.clone(), decode.clone()]), (2, 2, Some(200)));
@@ -373,12 +362,6 @@ mod tests {
         assert_eq!(counts(vec![decode.clone(), decode.clone()]), (0, 0, Some(200)), "nobody reads prompts");
         assert_eq!(counts(vec![prefill.clone()]), (0, 0, None));
         assert_eq!(counts(vec![decode, of(Role::Both, false)]), (2, 2, Some(200)));
-    }
-
-    #[test]
-    fn one_live_worker_without_kv_numbers_makes_the_sum_unknown() {
-        let seen = summary(vec![worker(WorkerState::Up, false, Some(1)), worker(WorkerState::Up, false, None)]);
-        assert_eq!(seen.kv, None);
     }
 
     #[test]
@@ -437,7 +420,7 @@ mod tests {
                 received: seen.received,
                 live_workers: seen.live_workers,
                 free_workers: seen.free_workers,
-                kv: seen.kv,
+                kv: seen.kv.map(|kv| PoolKv { all: kv.all, ..PoolKv::default() }),
                 credit: Credit { held: None, ..seen.credit },
                 ..ViewSummary::default()
             }),

@@ -173,7 +173,16 @@ mod tests {
     }
 
     fn worker(address: &str, state: WorkerState, busy: bool, ranks: Vec<RankReport>) -> WorkerReport {
-        WorkerReport { address: address.into(), state, scraped_ms_ago: 0, cause: None, busy, role: Role::Both, ranks }
+        WorkerReport {
+            address: address.into(),
+            state,
+            scraped_ms_ago: 0,
+            cause: None,
+            busy,
+            role: Role::Both,
+            kv_unreported: false,
+            ranks,
+        }
     }
 
     fn workers(list: Vec<WorkerReport>) -> Workers {

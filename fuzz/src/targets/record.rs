@@ -171,7 +171,7 @@ fn summary(bytes: &[u8]) {
     let again = ViewSummary::decode(&written).unwrap_or_else(|| panic!("{summary:?} cannot be read back"));
     assert_eq!(again, summary);
     assert_eq!(again.encode(), written, "{summary:?}");
-    let _ = (summary.freshness(NOW, Millis(1)), summary.kv.map(|kv| kv.used_share()));
+    let _ = (summary.freshness(NOW, Millis(1)), summary.kv.map(|kv| kv.all.used_share()));
 }
 
 fn note(bytes: &[u8]) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission_core::saturation::{BusyThresholds, Fullness, Latch, SaturationRule, WorkerLoad};
-use admission_core::view::{Credit, RankReport, Role, WorkerReport, WorkerState};
+use admission_core::view::{Credit, KvBlocks, RankReport, Role, WorkerReport, WorkerState};
 
 use super::{Credits, ProxyId, Revision, Target, WorkerRow};
 use crate::config::Patience;
@@ -44,6 +44,8 @@ pub struct Worker {
     full: Option<Fullness>,
     /// Another one whenever its numbers are others; of no other worker.
     pub numbers: u64,
+    /// A page of it has reported KV blocks.
+    has_reported_blocks: bool,
     /// What the exporter beside it says.
     pub exported_gpus: Vec<Gpu>,
     latch: Latch,
@@ -86,6 +88,7 @@ impl Worker {
             crowded: false,
             full: None,
             numbers: 0,
+            has_reported_blocks: false,
             exported_gpus: Vec::new(),
             latch: Latch::default(),
             noted: (WorkerState::Down, false, false, false),
@@ -204,7 +207,14 @@ impl Worker {
         if !has_same_numbers {
             self.numbers = *revision;
         }
+        self.has_reported_blocks |= KvBlocks::of(&sample.reading.ranks).is_some();
         self.sample = Some(sample);
+    }
+
+    /// True when its engine can report KV blocks and its last page did not.
+    fn hides_blocks(&self) -> bool {
+        let can = |sample: &Sample| self.has_reported_blocks || sample.reading.engine.reports_blocks();
+        self.sample.as_ref().is_some_and(|sample| can(sample) && KvBlocks::of(&sample.reading.ranks).is_none())
     }
 
     /// Judges anew, by the last numbers however old; returns whether what it is or is judged to be differs from the last look.
@@ -250,6 +260,7 @@ impl Worker {
             cause: self.cause,
             busy,
             role: self.member.role,
+            kv_unreported: self.hides_blocks(),
             ranks: self.ranks(),
             numbers: self.numbers,
             is_believed,
@@ -276,6 +287,7 @@ pub struct WorkerNow<'a> {
     cause: Option<Cause>,
     busy: bool,
     role: Role,
+    kv_unreported: bool,
     ranks: &'a [RankReport],
 }
 
@@ -310,6 +322,7 @@ impl WorkerNow<'_> {
             cause: self.cause.map(str::to_owned),
             busy: self.busy,
             role: self.role,
+            kv_unreported: self.kv_unreported,
             ranks: self.ranks.iter().map(|rank| self.told_of(rank)).collect(),
         }
     }

@@ -105,3 +105,48 @@ async fn both_wait(rig: &Rig) {
         tokio::task::yield_now().await;
     }
 }
+
+/// Two workers with about half of their blocks free: a prompt that only both together have room for does not start, and two that
+/// each has room for do.
+#[tokio::test]
+async fn the_freest_worker_bounds_one_request() {
+    let mut setup = setup();
+    // One thread, so that its round robin gives each worker one of two.
+    (setup.threads, setup.more_workers) = (1, 1);
+    let rig = Rig::start(setup).await;
+    let _sidecar = watched(&rig).await;
+    let mut halves = Vec::new();
+    for _ in 0..2 {
+        let mut half = send(&rig, "acme", &of_tokens(700, 400)).await;
+        assert!(half.read_until("data: ").await.starts_with("HTTP/1.1 200"));
+        halves.push(half);
+    }
+    let running = [&rig.worker, &rig.others[0]].map(|worker| worker.stats().running);
+    assert_eq!(running, [1, 1], "the proxy has given each one");
+    free_blocks(&rig, |free| free < 120).await;
+
+    // Unread, a prompt is taken for more than twice of what it is.
+    let no_queue = ("x-sluice-no-queue", "true");
+    let answer = rig.post("acme", &[no_queue], &of_tokens(550, 4)).await;
+    assert_eq!((answer.status().as_u16(), wasm_tests::rig::reason_of(&answer)), (429, "kv_blocks".to_owned()));
+    for _ in 0..2 {
+        let answer = rig.post("acme", &[no_queue], &of_tokens(150, 2)).await;
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert_eq!(status, 200, "{text}; {}", rig.state().await["pools"]["main"]);
+    }
+    drop(halves);
+    rig.nothing_is_held().await;
+}
+
+/// A worker whose engine stops saying how many blocks it has counts as having none free, and both state page and metric tell.
+#[tokio::test]
+async fn a_worker_that_hides_its_blocks_counts_as_full() {
+    let mut setup = setup();
+    setup.more_workers = 1;
+    let rig = Rig::start(setup).await;
+    let _sidecar = watched(&rig).await;
+    rig.others[0].set_faults([worker_sim::Fault::NoCacheSize]);
+    free_blocks(&rig, |free| free <= 101).await;
+    assert_eq!(rig.state().await["pools"]["main"]["view"]["kv_unknown_workers"], 1);
+    rig.counts("sluice_kv_unknown_workers", &[("pool", "main")], 1).await;
+}

@@ -241,8 +241,11 @@ impl Reference {
         let view = self.fresh(sight, now);
         let known = view.and_then(|view| Some((view, self.rules().headroom?, view.kv?)));
         known.is_none_or(|(view, headroom, kv)| {
-            let kept_back = (kv.total.0 as f64 * headroom).ceil() as u64;
-            facts.amount.blocks.0 + self.unseen_blocks(view, is_free) + kept_back <= kv.free.0
+            let kept_back = (kv.all.total.0 as f64 * headroom).ceil() as u64;
+            let is_free_in_all = facts.amount.blocks.0 + self.unseen_blocks(view, is_free) + kept_back <= kv.all.free.0;
+            let kept_back_of = |total: u64| (total as f64 * headroom).ceil() as u64;
+            let freest = kv.freest.unwrap_or_default();
+            is_free_in_all && facts.amount.blocks.0 + kept_back_of(freest.total.0) <= freest.free.0
         })
     }
 }
