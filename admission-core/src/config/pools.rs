@@ -144,6 +144,10 @@ pub struct KvConfig {
     /// Share of all blocks that is never given out: at least 0, below 1.
     #[serde(default = "default_headroom")]
     pub headroom: f64,
+    /// Share of the largest worker's blocks that one request may need: above 0, at most 1 − `headroom`, which it is if not given.
+    /// Above it 413.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_share: Option<f64>,
 }
 
 /// What to do when the view is old or missing.

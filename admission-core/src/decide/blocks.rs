@@ -7,7 +7,7 @@ use super::sight::{Scene, Sight};
 use crate::ledger::{Head, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
-use crate::policy::{Headroom, Lanes, Pool};
+use crate::policy::{BlockShare, Lanes, Pool};
 use crate::units::{Blocks, Time};
 use crate::view::{KvBlocks, ViewSummary};
 
@@ -50,8 +50,10 @@ impl Scene<'_> {
     /// Fit of a request into the free blocks. `whole` is all that the request needs, where that is certain.
     pub(super) fn fits_free_blocks(&self, needed: Blocks, whole: Option<Blocks>) -> Result<(), Refusal> {
         let Some((Room { most, free }, headroom)) = self.room() else { return Ok(()) };
+        let max_share = self.pool.max_share.as_ref().unwrap_or(headroom);
         let refuse = |reason, measured, allowed, retry| {
-            let limit = Limit { knob: Arc::clone(&headroom.knob), measured, allowed, unit: "KV blocks" };
+            let share = if reason == Reason::Oversize { max_share } else { headroom };
+            let limit = Limit { knob: Arc::clone(&share.knob), measured, allowed, unit: "KV blocks" };
             Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry, place: None })
         };
         if let Some(Blocks(whole)) = whole
@@ -67,7 +69,7 @@ impl Scene<'_> {
 
     /// Blocks that one request may take: those free in the freest cache, and those free in all less what leases hold that began
     /// after the scrape; each less the headroom. At most all usable blocks of the largest cache.
-    fn room(&self) -> Option<(Room, &Headroom)> {
+    fn room(&self) -> Option<(Room, &BlockShare)> {
         let (Sight::Fresh(view), Some(headroom)) = (self.sight, &self.pool.headroom) else { return None };
         let kv = view.kv?;
         let (all, freest) = (kv.all.less(headroom.share), kv.freest.map(|cache| cache.less(headroom.share)));
@@ -76,7 +78,10 @@ impl Scene<'_> {
         let free = freest.map_or(of_all, |cache| cache.free.0.min(of_all));
         let largest = KvBlocks { total: kv.largest, free: kv.largest }.less(headroom.share).total.0;
         // Why the sum without a freest: a summary of an older version says no more.
-        let most = if freest.is_some() { largest } else { all.total.0 };
+        let usable = if freest.is_some() { largest } else { all.total.0 };
+        let by_share = |max: &BlockShare| (kv.largest.0 as f64 * max.share).floor() as u64;
+        let max_share = self.pool.max_share.as_ref().filter(|_| freest.is_some());
+        let most = max_share.map_or(usable, |max| by_share(max).min(usable));
         Some((Room { most, free }, headroom))
     }
 }

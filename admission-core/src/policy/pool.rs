@@ -40,7 +40,9 @@ pub struct Pool {
     /// Tokens in a KV block.
     pub block_size: u32,
     /// Share of KV blocks never given out; `None` when requests are not fitted into blocks.
-    pub headroom: Option<Headroom>,
+    pub headroom: Option<BlockShare>,
+    /// Share of the largest cache's KV blocks that one request may need; `None` for all that the headroom leaves.
+    pub max_share: Option<BlockShare>,
     /// Limits for some of its requests.
     pub classes: Vec<Arc<Class>>,
     /// Who takes what it refuses for some reasons.
@@ -92,9 +94,9 @@ pub struct Stale {
     pub then: StalePolicy,
 }
 
-/// Share of all KV blocks that is never given out.
+/// A share of KV blocks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Headroom {
+pub struct BlockShare {
     /// 0 to 1.
     pub share: f64,
     /// Such as `pools[llama].kv.headroom`.

@@ -101,7 +101,7 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
                 "tokens_per_minute": {"rate": 1, "burst": 0}}},
             "tenants": {"acme": {"tier": "gold", "max_tokens_in_flight": 0}},
             "lanes": [{"name": "a"}, {"name": "a"}, {"name": "b", "priority": 5}], "default_lane": "c",
-            "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "kv": {"block_size": 0, "headroom": 1.0}}],
+            "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "kv": {"block_size": 0, "headroom": 1.0, "max_share": 0.5}}],
             "body": {"hold_limit": "0B"}, "reject": {"retry_after": {"min": "1h", "jitter": 2}, "status": {"oversize": 200, "all_busy": 600}}}"#,
     );
     let paths = [
@@ -129,6 +129,7 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
         "pools[1].max_in_flight: ",
         "pools[1].kv.block_size: ",
         "pools[1].kv.headroom: ",
+        "pools[1].kv.max_share: ",
         "body.hold_limit: ",
         "reject.retry_after.min: ",
         "reject.retry_after.jitter: ",

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::{Cap, Class, Fallback, Headroom, Pool, Stale};
+use super::super::{BlockShare, Cap, Class, Fallback, Pool, Stale};
 use super::{Checker, check_model, check_name, check_rate, patterns, rate};
 use crate::budget::Rates;
 use crate::config::{ClassConfig, Config, PoolConfig, StalePolicy};
@@ -77,6 +77,14 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
             format!("{path}.kv.headroom"),
             format!("{} is not a share of at least 0 and below 1", kv.headroom),
         );
+    }
+    if let Some(kv) = &pool.kv
+        && let Some(share) = kv.max_share
+        // Why a little more: 1.0 − 0.9 is less than 0.1.
+        && !(share > 0.0 && share <= 1.0 - kv.headroom + f64::EPSILON)
+    {
+        let what = format!("{share} is not above 0 and at most 1 − headroom: what is never given out fits no request");
+        check.problem(format!("{path}.kv.max_share"), what);
     }
     let quantile = pool.estimate.quantile;
     if !(quantile > 0.0 && quantile <= 1.0) {
@@ -193,7 +201,8 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         expected_output: Tokens(config.expected_output_tokens),
         estimate: config.estimate.clone(),
         block_size: kv.map_or(16, |kv| kv.block_size),
-        headroom: kv.map(|kv| Headroom { share: kv.headroom, knob: knob("kv.headroom") }),
+        headroom: kv.map(|kv| BlockShare { share: kv.headroom, knob: knob("kv.headroom") }),
+        max_share: kv.and_then(|kv| kv.max_share).map(|share| BlockShare { share, knob: knob("kv.max_share") }),
         classes: config.classes.iter().map(|class| Arc::new(build_class(&config.name, class))).collect(),
         fallback: config.fallback_pool.clone().map(|pool| Fallback { pool, on: fallback_on(config) }),
         pick_endpoint: config.pick_endpoint,

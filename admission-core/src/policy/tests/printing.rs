@@ -162,7 +162,14 @@ fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
             recording_tokens: rng.u64(..),
             file_tokens: rng.u64(..),
         },
-        kv: some(rng, |rng| KvConfig { block_size: rng.u32(1..), headroom: share(rng) }),
+        kv: some(rng, |rng| {
+            let headroom = share(rng);
+            KvConfig {
+                block_size: rng.u32(1..),
+                headroom,
+                max_share: some(rng, |rng| (1.0 - headroom) * (1.0 - rng.f64())),
+            }
+        }),
         classes: list(rng, 2, |rng, index| ClassConfig {
             name: format!("class-{index}"),
             models: list(rng, 1, |_, _| "m*".to_owned()),
