@@ -23,7 +23,7 @@ mod sight;
 #[cfg(test)]
 mod tests;
 
-pub use blocks::free_blocks;
+pub use blocks::{Room, room};
 pub use line::{Line, Rank, Turn, flow_of, urgency};
 
 use line::{first_in_line, first_of_its_tenant};

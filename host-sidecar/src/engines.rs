@@ -82,9 +82,12 @@ impl Engine {
     /// True when every page of it reports how many KV blocks there are; of other engines some pages do.
     pub fn reports_blocks(&self) -> bool {
         match self {
-            Self::Vllm | Self::Sglang | Self::Triton => true,
-            Self::Custom(mapping) => mapping.loads.contains_key(&Load::KvTotal),
-            Self::Trtllm | Self::Tgi | Self::Llamacpp | Self::Dynamo => false,
+            Self::Vllm | Self::Triton => true,
+            Self::Custom(mapping) => {
+                let maps = |load| mapping.loads.contains_key(&load);
+                maps(Load::KvTotal) && (maps(Load::KvUsed) || maps(Load::KvShare))
+            }
+            Self::Sglang | Self::Trtllm | Self::Tgi | Self::Llamacpp | Self::Dynamo => false,
         }
     }
 

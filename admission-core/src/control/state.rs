@@ -124,6 +124,7 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
         "held": amount(ledger.held(members)), "columns": columns, "admitted": ledger.admitted(),
         "waiting": waiting(ledger, members, directory, now),
         "classes": classes, "workers": workers, "ms_between_releases": between_releases, "view": view,
+        "line_kept_ms": ledger.line_kept_for(now).0,
     })
 }
 

@@ -12,29 +12,37 @@ use crate::units::{Blocks, Time};
 use crate::view::{KvBlocks, ViewSummary};
 
 /// KV blocks that requests may take.
-#[derive(Clone, Copy)]
-struct Room {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
     /// Blocks that one request could have if nothing else were held.
-    most: u64,
+    pub most: Blocks,
     /// Blocks that are free now.
-    free: u64,
+    pub free: Blocks,
+}
+
+impl Room {
+    /// Blocks that a request needs of this room: a guess needs no more than there could be.
+    #[must_use]
+    pub fn need(self, blocks: Blocks, is_guess: bool) -> Blocks {
+        if is_guess { blocks.min(self.most) } else { blocks }
+    }
 }
 
 /// KV blocks that requests to a pool may take now; `None` where blocks are not counted or not known.
 #[must_use]
-pub fn free_blocks(
+pub fn room(
     (pool, lanes): (&Pool, &Lanes),
     view: Option<&ViewSummary>,
     (ledger, members): (&Ledger, &Members),
     now: Time,
-) -> Option<Blocks> {
-    Scene { pool, lanes, sight: Sight::of(view, pool, now), ledger, members }.free_blocks()
+) -> Option<Room> {
+    Scene { pool, lanes, sight: Sight::of(view, pool, now), ledger, members }.room().map(|(room, _)| room)
 }
 
 impl Scene<'_> {
     /// KV blocks that a request may take now; `None` where blocks are not counted or not known.
     pub(super) fn free_blocks(&self) -> Option<Blocks> {
-        self.room().map(|(room, _)| Blocks(room.free))
+        self.room().map(|(room, _)| room.free)
     }
 
     /// First waiters of each VM, but for those that let others pass until their blocks are free.
@@ -57,14 +65,14 @@ impl Scene<'_> {
             Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry, place: None })
         };
         if let Some(Blocks(whole)) = whole
-            && whole > most
+            && whole > most.0
         {
-            return refuse(Reason::Oversize, whole, most, Retry::Never);
+            return refuse(Reason::Oversize, whole, most.0, Retry::Never);
         }
-        if needed.0.min(most) <= free {
+        if needed.min(most) <= free {
             return Ok(());
         }
-        refuse(Reason::KvBlocks, needed.0, free, advice(Some((self.ledger, self.members)), 1))
+        refuse(Reason::KvBlocks, needed.0, free.0, advice(Some((self.ledger, self.members)), 1))
     }
 
     /// Blocks that one request may take: those free in the freest cache, and those free in all less what leases hold that began
@@ -79,9 +87,12 @@ impl Scene<'_> {
         let largest = KvBlocks { total: kv.largest, free: kv.largest }.less(headroom.share).total.0;
         // Why the sum without a freest: a summary of an older version says no more.
         let usable = if freest.is_some() { largest } else { all.total.0 };
-        let by_share = |max: &BlockShare| (kv.largest.0 as f64 * max.share).floor() as u64;
+        // Why a little more: 0.29 of 100 comes to less than 29.
+        let by_share = |max: &BlockShare| (kv.largest.0 as f64 * max.share + 1e-6).floor() as u64;
         let max_share = self.pool.max_share.as_ref().filter(|_| freest.is_some());
         let most = max_share.map_or(usable, |max| by_share(max).min(usable));
-        Some((Room { most, free }, headroom))
+        // Why no bound: the cache of a worker that does not report its blocks may be the largest.
+        let most = if view.kv_unknown > 0 { u64::MAX } else { most };
+        Some((Room { most: Blocks(most), free: Blocks(free) }, headroom))
     }
 }

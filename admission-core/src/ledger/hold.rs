@@ -6,7 +6,7 @@
 use super::{Head, Ledger, Yielding};
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
-use crate::units::Time;
+use crate::units::{Millis, Time};
 
 /// The last hold of a pool's line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,11 @@ impl Ledger {
     /// Keeps all behind one waiter from starting until then; false while others have their turn.
     pub fn hold_line(&mut self, now: Time, until: Time) -> bool {
         self.hold.begin(now, until)
+    }
+
+    /// Time for which the line is still kept for one waiter.
+    pub fn line_kept_for(&self, now: Time) -> Millis {
+        self.hold.until.since(now.max(self.hold.from))
     }
 
     /// Ends the hold for a waiter that has started.

@@ -16,8 +16,12 @@ pub(crate) enum Aside {
     Class,
 }
 
+/// Waiters of one flow among these.
+// Why so few: a flow of waiters that do not fit is to hide no other flow.
+const MOST_OF_A_FLOW: usize = 64;
+
 /// Waiters of a band that are looked at, at most, for one that fits.
-const MOST_LOOKED_AT: usize = 128;
+const MOST_LOOKED_AT: usize = 256;
 
 /// Requests of one tenant, and of the same classes.
 #[derive(Debug)]
@@ -86,7 +90,8 @@ impl Band {
                 break;
             }
             let Some(flow) = self.flows.get(id) else { continue };
-            let mut looked_at = flow.waiters.iter().take(left).inspect(|_| left = left.saturating_sub(1));
+            let mut looked_at =
+                flow.waiters.iter().take(left.min(MOST_OF_A_FLOW)).inspect(|_| left = left.saturating_sub(1));
             let first = looked_at.find(|(_, ticket)| goes(*ticket)).map(|(urgency, ticket)| (*tag, *urgency, *ticket));
             best = best.into_iter().chain(first).min();
         }
@@ -96,8 +101,9 @@ impl Band {
     /// Waiters in line, in order, as far as [`MOST_LOOKED_AT`]: tag, urgency and ticket.
     pub(super) fn in_line(&self) -> impl Iterator<Item = (u64, u64, Ticket)> {
         let flows = self.ready.iter().filter_map(|(tag, _, id)| Some((*tag, self.flows.get(id)?)));
-        let waiters =
-            flows.flat_map(|(tag, flow)| flow.waiters.iter().map(move |(urgency, ticket)| (tag, *urgency, *ticket)));
+        let waiters = flows.flat_map(|(tag, flow)| {
+            flow.waiters.iter().take(MOST_OF_A_FLOW).map(move |(urgency, ticket)| (tag, *urgency, *ticket))
+        });
         waiters.take(MOST_LOOKED_AT)
     }
 

@@ -5,6 +5,7 @@
 //! keeps the line for as long at most, then lets pass again.
 
 use super::{Band, FlowId, Queue, Ticket, Waiting};
+use crate::decide::Room;
 use crate::ledger::{LaneKey, Yielding};
 use crate::outcome::Refusal;
 use crate::policy::Lane;
@@ -43,16 +44,21 @@ impl Fit {
     }
 
     /// The end of a hold that begins now: the waiter's own end, four mean service times or 30 s, whichever comes first.
-    pub(super) fn end_of_hold(end: Time, mean_service: Option<Millis>, now: Time) -> Time {
+    fn end_of_hold(end: Time, mean_service: Option<Millis>, now: Time) -> Time {
         let service = mean_service.map_or(LONGEST_HOLD, |mean| Millis(mean.0.saturating_mul(SERVICE_TIMES)));
         Time(now.0.saturating_add(service.min(LONGEST_HOLD).0)).min(end)
     }
 }
 
 impl Waiting {
-    /// Blocks that it needs.
-    pub(crate) fn blocks(&self) -> Blocks {
-        self.waiter.amount().blocks
+    /// The end of its hold, if that begins now.
+    pub(crate) fn end_of_hold(&self, mean_service: Option<Millis>, now: Time) -> Time {
+        Fit::end_of_hold(self.until, mean_service, now)
+    }
+
+    /// Blocks that it needs of a room.
+    fn blocks(&self, room: Room) -> Blocks {
+        room.need(self.waiter.amount().blocks, !self.waiter.ask.prompt_read)
     }
 
     /// True while it keeps the line.
@@ -60,9 +66,10 @@ impl Waiting {
         matches!(self.fit, Fit::Holds { .. })
     }
 
-    /// True while it lets others pass, when so many blocks are free.
-    pub(super) fn yields(&self, free: Option<Blocks>) -> bool {
-        free.is_some_and(|free| self.blocks() > free) && !self.holds()
+    /// True while it lets others pass. One that fits no cache does not: it goes on, and is refused.
+    pub(super) fn yields(&self, room: Option<Room>) -> bool {
+        let needs = |room: Room| self.blocks(room) > room.free && self.blocks(room) <= room.most;
+        room.is_some_and(needs) && !self.holds()
     }
 }
 
@@ -71,14 +78,12 @@ impl Queue {
     // Why both: when more is free than was seen here, another VM is to hold back newcomers for any that fits, and to let the
     // first go first.
     pub(super) fn yielding(&self) -> Vec<Yielding> {
-        if self.free.is_none() {
-            return Vec::new();
-        }
+        let Some(room) = self.room else { return Vec::new() };
         let of_band = |lane: LaneKey, band: &Band| {
             let waiting = band.in_line().filter_map(|place| Some((self.waiting.get(&place.2)?, place)));
-            let mut yields = waiting.filter(|(waiting, _)| waiting.yields(self.free));
-            let first = yields.next().map(|(waiting, place)| (waiting.blocks(), place));
-            let least = yields.map(|(waiting, place)| (waiting.blocks(), place)).min();
+            let mut yields = waiting.filter(|(waiting, _)| waiting.yields(self.room));
+            let first = yields.next().map(|(waiting, place)| (waiting.blocks(room), place));
+            let least = yields.map(|(waiting, place)| (waiting.blocks(room), place)).min();
             let least = least.filter(|least| first.is_some_and(|first| least.0 < first.0));
             let both = first.into_iter().chain(least);
             both.filter_map(move |(blocks, place)| {
@@ -94,9 +99,13 @@ impl Queue {
         let band = self.bands.get(&(lane.position, lane.key))?;
         let before = band.in_line_of(flow).take_while(|(other, _)| *other <= urgency);
         // Why one is enough: what is not counted keeps no request from starting.
-        let looked_at = before.take(if self.free.is_some() { usize::MAX } else { 1 });
+        let looked_at = before.take(if self.room.is_some() { usize::MAX } else { 1 });
         let waiting = looked_at.filter_map(|(_, ticket)| self.waiting.get(&ticket));
-        waiting.map(|waiting| if waiting.holds() { Blocks(0) } else { waiting.blocks() }).min()
+        let needs = |waiting: &Waiting| match self.room {
+            Some(room) if !waiting.holds() => waiting.blocks(room),
+            _ => Blocks(0),
+        };
+        waiting.map(needs).min()
     }
 
     /// Ends the hold of a waiter that has kept the line for long enough.
@@ -111,31 +120,35 @@ impl Queue {
         }
     }
 
-    /// A waiter that may keep the line now, and until when; notes which waiters are first and let others pass from now on.
-    pub(crate) fn due_to_hold(&mut self, mean_service: Option<Millis>, now: Time) -> Option<(Ticket, Time)> {
-        let free = self.free?;
+    /// Waiters whose time to keep the line has come, in order; notes which waiters are first and let others pass from now on.
+    pub(crate) fn due_to_hold(&mut self, now: Time) -> Vec<Ticket> {
         let firsts: Vec<Ticket> =
             self.firsts(|waiting| waiting.fit != Fit::HasHeld).map(|first| first.ticket).collect();
         let mut due = Vec::new();
         for ticket in firsts {
-            let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(Some(free))) else {
+            let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(self.room)) else {
                 continue;
             };
             match waiting.fit {
                 Fit::Unseen => waiting.fit = Fit::first(waiting.until, now),
-                Fit::Yields { until } if now >= until => due.push((waiting.band, until, ticket, waiting.until)),
+                Fit::Yields { until } if now >= until => due.push((waiting.band, until, ticket)),
                 Fit::Yields { .. } | Fit::Holds { .. } | Fit::HasHeld => {}
             }
         }
-        let (.., ticket, end) = due.into_iter().min()?;
-        Some((ticket, Fit::end_of_hold(end, mean_service, now)))
+        due.sort_unstable();
+        due.into_iter().map(|(.., ticket)| ticket).collect()
     }
 
     /// Lets others pass a waiter that was refused for want of blocks; false when it keeps the line.
     pub(crate) fn lets_pass(&mut self, waiting: &Waiting, refusal: &Refusal) -> bool {
-        self.free = refusal.limit.as_ref().map(|limit| Blocks(limit.allowed));
-        // Why asked of what was refused: a guess beyond what any request may have is cut, and fits where its blocks do not.
-        waiting.yields(self.free)
+        self.note_refusal(refusal);
+        waiting.yields(self.room)
+    }
+
+    /// Notes what a refusal for want of blocks says of the room.
+    pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
+        let most = self.room.map_or(Blocks(u64::MAX), |room| room.most);
+        self.room = refusal.limit.as_ref().map(|limit| Room { most, free: Blocks(limit.allowed) });
     }
 
     /// Makes a waiter keep the line.

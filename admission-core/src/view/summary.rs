@@ -6,8 +6,8 @@ use crate::units::{Blocks, Millis, Time};
 
 const FORMAT: u8 = 1;
 
-/// Numbers of eight bytes in the encoding; those of four follow.
-const LONG_FIELDS: usize = 21;
+/// Numbers of eight bytes in the encoding; shorter ones follow.
+const LONG_FIELDS: usize = 22;
 
 /// In which saturation is kept.
 const MILLION: f64 = 1e6;
@@ -28,7 +28,7 @@ pub struct ViewSummary {
     /// KV blocks of the live workers that generate; `None` when none reports any.
     pub kv: Option<PoolKv>,
     /// Live workers that generate and report no KV blocks.
-    pub kv_unknown: u32,
+    pub kv_unknown: u16,
     /// Counts of this proxy when the scrapes began.
     pub credit: Credit,
     /// How full the pool is, see [`crate::saturation`], in steps of a millionth; `None` when the sidecar does not say.
@@ -118,7 +118,7 @@ impl ViewSummary {
             live_workers: usable(live()),
             free_workers: usable(live().filter(|worker| !worker.busy)),
             kv,
-            kv_unknown: u32::try_from(kv_unknown).unwrap_or(u32::MAX),
+            kv_unknown: u16::try_from(kv_unknown).unwrap_or(u16::MAX),
             credit: receipt.credit(pool, shows_the_same),
             saturation,
             full_requests: pool.full_requests.filter(|full| *full > 0),
@@ -175,16 +175,18 @@ impl ViewSummary {
             unknown_as_most(self.in_hand),
             unknown_as_most(self.batch),
             self.demand_elsewhere,
+            u64::from(self.other_proxies),
             unknown_as_most(self.reported_held),
         ];
         let mut bytes = vec![FORMAT];
         for field in fields {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
-        // Why in four bytes: with eight the summary would be longer than 192.
-        for field in single.into_iter().chain([self.kv_unknown, self.other_proxies]) {
+        // Why so short: with eight bytes each the summary would be longer than 192.
+        for field in single {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
+        bytes.extend_from_slice(&self.kv_unknown.to_le_bytes());
         bytes
     }
 
@@ -223,8 +225,10 @@ impl ViewSummary {
         let on_receipt = Credit { admitted, held: known() };
         let summary = Self { credit, full_requests, full_blocks, on_receipt, ..summary };
         let (in_hand, batch, demand_elsewhere) = (known(), known(), known().unwrap_or(0));
-        let mut small = small.chunks_exact(4).filter_map(|chunk| chunk.try_into().ok().map(u32::from_le_bytes));
-        let mut blocks = || small.next().map(|blocks| Blocks(u64::from(blocks)));
+        let other_proxies = u32::try_from(known().unwrap_or(0)).unwrap_or(u32::MAX);
+        let unknown = small.get(12..14).and_then(|bytes| bytes.try_into().ok()).map(u16::from_le_bytes);
+        let mut single = small.chunks_exact(4).filter_map(|chunk| chunk.try_into().ok().map(u32::from_le_bytes));
+        let mut blocks = || single.next().map(|blocks| Blocks(u64::from(blocks)));
         let single = (blocks(), blocks(), blocks());
         let kv = summary.kv.map(|kv| match single {
             (Some(total), Some(free), Some(largest)) if largest.0 > 0 => {
@@ -232,7 +236,7 @@ impl ViewSummary {
             }
             _ => kv,
         });
-        let (kv_unknown, other_proxies) = (small.next().unwrap_or(0), small.next().unwrap_or(0));
+        let kv_unknown = unknown.unwrap_or(0);
         Some(Self {
             in_hand,
             batch,

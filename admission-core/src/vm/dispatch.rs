@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::{Admission, Note, Vm, Wake, view_of};
-use crate::decide::{Known, Line, free_blocks, tenant_lets};
+use crate::decide::{Held, Known, Line, decide, room, tenant_lets};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger};
 use crate::members::Holder;
@@ -281,18 +281,33 @@ impl Vm {
         let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
         let Waiter { pool, lanes, .. } = &waiting.waiter;
         if pool.headroom.is_none() {
-            queue.free = None;
+            queue.room = None;
             return;
         }
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
         let (view, members) = (view_of(store, pool), &self.members);
-        queue.free = free_blocks((pool, lanes), view.as_ref(), (&seen, members), now);
+        queue.room = room((pool, lanes), view.as_ref(), (&seen, members), now);
         queue.end_hold(now);
-        let mean_service = seen.time_to_free(seen.held(members).requests, members);
-        let Some((ticket, until)) = queue.due_to_hold(mean_service, now) else { return };
+        let known = Known { view: view.as_ref(), workers: None };
+        let waits_for_blocks = |waiting: &Waiting| {
+            let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
+            let (Ok(tenant), Some(holder)) = (tenant, self.holder) else { return false };
+            let held = Held { tenant: &tenant, pool: &seen, members };
+            let (waiter, turn) = (&waiting.waiter, waiting.turn(holder));
+            let refused = decide(&waiter.ask, waiter.rules(), &turn, known, held, now);
+            refused.is_err_and(|refusal| refusal.reason == Reason::KvBlocks)
+        };
+        // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
+        let due = queue.due_to_hold(now).into_iter().find(|ticket| queue.get(*ticket).is_some_and(waits_for_blocks));
+        // Why at least one: blocks that others hold come free too.
+        let mean_service = seen.time_to_free(seen.held(members).requests.max(1), members);
+        let Some(waiting) = due.and_then(|ticket| queue.get(ticket)) else { return };
+        let until = waiting.end_of_hold(mean_service, now);
         let begun =
             store::update(store, key, |ledger: &mut Ledger| ledger.hold_line(now, until).then_some(()).ok_or(()));
-        if begun.is_ok_and(|begun| begun.is_ok()) {
+        if let Some(ticket) = due
+            && begun.is_ok_and(|begun| begun.is_ok())
+        {
             queue.hold(ticket, until);
         }
     }
@@ -351,6 +366,9 @@ impl Vm {
                 if let Some(until) = queue.get(ticket).and_then(|waiting| stays_until(queue, &waiting.waiter, now)) {
                     queue.extend(ticket, until);
                 } else if let Some(waiting) = queue.take(ticket) {
+                    if waiting.holds() {
+                        end_hold(store, &key, now);
+                    }
                     tenants.insert(Rc::clone(&waiting.waiter.tenant_key));
                     ended.push((ticket, waiting.waiter, queue.empty_since.is_some()));
                 }
@@ -415,8 +433,8 @@ fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) -> BTr
     })
 }
 
-/// Says that the waiter for which the line was kept has started; what others are faster at ends by itself.
-fn end_hold(store: &impl Store, key: &Rc<str>, now: Time) {
+/// Says that the waiter for which the line was kept has started or gone; what others are faster at ends by itself.
+pub(super) fn end_hold(store: &impl Store, key: &Rc<str>, now: Time) {
     let ended = store::update(store, key, |ledger: &mut Ledger| {
         ledger.end_hold(now);
         Ok::<(), std::convert::Infallible>(())

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::claim::contention;
-use super::dispatch::{note_emptiness, stays_until};
+use super::dispatch::{end_hold, note_emptiness, stays_until};
 use super::{Admission, Request, Vm, Wake, view_of};
 use crate::decide::{Held, Known, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::forecast;
@@ -14,7 +14,7 @@ use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::policy::{Cap, Lane, QueueLimits};
 use crate::queue::{Aside, Queue, Share, Ticket, Waiter, Waiting};
 use crate::store::{self, Store, StoreError};
-use crate::units::{Blocks, Millis, Time, Tokens};
+use crate::units::{Millis, Time, Tokens};
 
 /// How a request has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Vm {
         let mut queue = self.queues.remove(&key).unwrap_or_default();
         note_emptiness(&mut queue, refused.reason, now);
         if refused.reason == Reason::KvBlocks {
-            queue.free = refused.limit.as_ref().map(|limit| Blocks(limit.allowed));
+            queue.note_refusal(refused);
         }
         let turn = newcomer(Some(&queue), &waiter.request(), waiter.arrived);
         queue.push(ticket, waiter.clone(), tag, aside, now);
@@ -304,6 +304,9 @@ impl Vm {
         let Some(key) = self.queue_of(ticket) else { return };
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let Some(waiting) = queue.take(ticket) else { return };
+        if waiting.holds() {
+            end_hold(store, &key, now);
+        }
         self.publish_blocked(store, &waiting.waiter.tenant_key);
         let was_first = self.queues.get(&key).is_some_and(|queue| queue.published.heads != queue.report().heads);
         self.publish(store, &key);

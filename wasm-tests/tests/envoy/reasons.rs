@@ -108,8 +108,8 @@ async fn a_lane_holds_what_its_dispatch_budget_leaves_it() {
 
 /// A small request would fit, but a large one waits for room that the small one would take.
 #[tokio::test]
-async fn what_would_fit_does_not_pass_those_that_wait() {
-    let lanes = json!([{"name": "standard", "queue": {"max_requests": 16, "max_wait": "60s"}}]);
+async fn what_would_fit_does_not_pass_one_that_keeps_the_line() {
+    let lanes = json!([{"name": "standard", "queue": {"max_requests": 16, "max_wait": "6s"}}]);
     let setup = Setup::new(2, Wait::AtHeaders)
         .with("/lanes", lanes)
         .with("/tenants", json!({"acme": {}, "capped": {"max_tokens_in_flight": 1_000}}))
@@ -120,6 +120,11 @@ async fn what_would_fit_does_not_pass_those_that_wait() {
     assert_eq!(rig.push_view(7, 1, with_blocks(19, 0.5)).await.0, 200);
     let mut large = begin(&rig, 300).await;
     waiting(&rig, 1).await;
+    eventually("the large one keeps the line", async || {
+        let pool = rig.state().await["pools"]["main"].clone();
+        pool["line_kept_ms"].as_u64().filter(|kept| *kept > 0).map(drop).ok_or_else(|| pool.to_string())
+    })
+    .await;
     assert_eq!(rig.ask("globex", &[NO_QUEUE]).await, refused(429, "others_first"), "it fits, but is not first");
     assert_eq!(rig.push_view(7, 2, with_blocks(100, 0.0)).await.0, 200);
     assert_eq!(large.status().await, Some(200));

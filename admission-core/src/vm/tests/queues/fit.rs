@@ -12,7 +12,7 @@ const BLOCK: u64 = 16;
 fn pool_of_blocks() -> Proxy {
     with(&json!({
         "lanes": [
-            {"name": "low", "queue": {"max_requests": 100, "max_wait": "10s"}},
+            {"name": "low", "queue": {"max_requests": 200, "max_wait": "10s"}},
             {"name": "small", "priority": -1, "queue": {"max_requests": 100, "max_wait": "60s"}},
             {"name": "bare", "priority": -5},
         ],
@@ -169,4 +169,55 @@ fn a_large_one_gets_what_the_hold_has_kept_for_it() {
     }
     assert_eq!(started, [large]);
     assert!(leases.len() >= 4, "it did not wait until all had ended: {}", leases.len());
+}
+
+#[test]
+fn a_guess_beyond_all_there_is_starts_when_all_is_free() {
+    let proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    see(&proxy, 1, 50);
+    let mut unread = proxy.waiter("unread", "low", 150 * BLOCK);
+    unread.ask.prompt_read = false;
+    let Ok(Joined::Waiting(unread)) = proxy.come(&mut vm, unread) else { panic!("half is free") };
+    assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+    see(&proxy, 2, 0);
+    let started = vm.poll(&*proxy.store, proxy.now).started;
+    assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [unread]);
+}
+
+#[test]
+fn blocks_that_others_hold_are_waited_for_too() {
+    let mut proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    see(&proxy, 1, 0);
+    let lease = proxy.start(&mut vm, "small", "bare");
+    proxy.later(2_000);
+    proxy.end(&mut vm, lease);
+    see(&proxy, 2, 50);
+    let Ok(Joined::Waiting(_)) = proxy.come(&mut vm, proxy.waiter("large", "low", 100 * BLOCK)) else { panic!() };
+    for _ in 0..520 {
+        assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+        proxy.later(10);
+    }
+    let small = proxy.refused(&mut vm, proxy.waiter("small", "bare", 2 * BLOCK));
+    assert_eq!(small.reason, Reason::OthersFirst, "the large one keeps the line, though this proxy holds nothing");
+}
+
+#[test]
+fn many_of_one_tenant_that_do_not_fit_hide_no_other_tenant() {
+    let proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    see(&proxy, 1, 95);
+    let mut waits = |tenant: &str, blocks: u64| match proxy.come(&mut vm, proxy.waiter(tenant, "low", blocks * BLOCK)) {
+        Ok(Joined::Waiting(ticket)) => ticket,
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..130 {
+        waits("large", 90);
+    }
+    let small = waits("small", 10);
+    assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+    see(&proxy, 2, 80);
+    let started = vm.poll(&*proxy.store, proxy.now).started;
+    assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [small]);
 }
