@@ -27,6 +27,7 @@ mod admission;
 mod claim;
 mod dispatch;
 mod eviction;
+mod hold;
 mod learning;
 mod lease;
 mod overdraft;

@@ -36,9 +36,9 @@ impl Ledger {
         self.hold.until.since(now.max(self.hold.from))
     }
 
-    /// Ends the hold for a waiter that has started.
-    pub fn end_hold(&mut self, now: Time) {
-        self.hold.end(now);
+    /// Ends the hold that began then.
+    pub fn end_hold(&mut self, from: Time, now: Time) {
+        self.hold.end(from, now);
     }
 }
 
@@ -54,9 +54,12 @@ impl Hold {
         is_free
     }
 
-    /// Ends a hold early.
-    fn end(&mut self, now: Time) {
-        self.until = self.until.min(now.max(self.from));
+    /// Ends the hold that began then, unless another has begun since.
+    // Why later than planned too: a VM ends its hold with its next poll, and the pause is as long as the others had to wait.
+    fn end(&mut self, from: Time, now: Time) {
+        if self.from == from {
+            self.until = now.max(from);
+        }
     }
 
     pub(super) fn write(&self, out: &mut Writer) {
@@ -80,9 +83,14 @@ mod tests {
         assert!(!hold.begin(Time(1_399), Time(1_500)), "another lasts");
         assert!(!hold.begin(Time(1_799), Time(1_900)), "the others' turn");
         assert!(hold.begin(Time(1_800), Time(2_800)));
-        hold.end(Time(2_000));
+        hold.end(Time(1_000), Time(1_900));
+        assert!(!hold.begin(Time(2_000), Time(2_100)), "the end of an earlier hold ends no other");
+        hold.end(Time(1_800), Time(2_000));
         assert!(!hold.begin(Time(2_199), Time(2_300)));
-        assert!(hold.begin(Time(2_200), Time(2_300)), "a hold that ended early has a pause as short");
+        assert!(hold.begin(Time(2_200), Time(2_201)), "a hold that ended early has a pause as short");
+        hold.end(Time(2_200), Time(2_205));
+        assert!(!hold.begin(Time(2_209), Time(2_300)), "and one that ended late a pause as long");
+        assert!(hold.begin(Time(2_210), Time(2_300)));
         assert!(hold.begin(Time(5), Time(10)), "a clock that was set back keeps nobody waiting");
     }
 }

@@ -30,6 +30,8 @@ pub(crate) enum Fit {
     },
     /// Keeps the line.
     Holds {
+        /// Beginning of the hold.
+        from: Time,
         /// End of the hold.
         until: Time,
     },
@@ -39,7 +41,7 @@ pub(crate) enum Fit {
 
 impl Fit {
     /// A waiter that becomes the first, and whose time is up at `end`.
-    pub(super) fn first(end: Time, now: Time) -> Self {
+    fn first(end: Time, now: Time) -> Self {
         Self::Yields { until: Time(now.0.saturating_add(end.since(now).0 / 2)) }
     }
 
@@ -61,15 +63,15 @@ impl Waiting {
         room.need(self.waiter.amount().blocks, !self.waiter.ask.prompt_read)
     }
 
-    /// True while it keeps the line.
-    pub(crate) fn holds(&self) -> bool {
-        matches!(self.fit, Fit::Holds { .. })
+    /// Beginning of its hold, while it keeps the line.
+    pub(crate) fn holds_since(&self) -> Option<Time> {
+        if let Fit::Holds { from, .. } = self.fit { Some(from) } else { None }
     }
 
     /// True while it lets others pass. One that fits no cache does not: it goes on, and is refused.
     pub(super) fn yields(&self, room: Option<Room>) -> bool {
         let needs = |room: Room| self.blocks(room) > room.free && self.blocks(room) <= room.most;
-        room.is_some_and(needs) && !self.holds()
+        room.is_some_and(needs) && self.holds_since().is_none()
     }
 }
 
@@ -102,22 +104,22 @@ impl Queue {
         let looked_at = before.take(if self.room.is_some() { usize::MAX } else { 1 });
         let waiting = looked_at.filter_map(|(_, ticket)| self.waiting.get(&ticket));
         let needs = |waiting: &Waiting| match self.room {
-            Some(room) if !waiting.holds() => waiting.blocks(room),
+            Some(room) if waiting.holds_since().is_none() => waiting.blocks(room),
             _ => Blocks(0),
         };
         waiting.map(needs).min()
     }
 
-    /// Ends the hold of a waiter that has kept the line for long enough.
-    pub(crate) fn end_hold(&mut self, now: Time) {
-        let holding = self.holding.and_then(|ticket| self.waiting.get_mut(&ticket));
-        if let Some(waiting) = holding
-            && let Fit::Holds { until } = waiting.fit
-            && now >= until
-        {
-            waiting.fit = Fit::HasHeld;
-            self.holding = None;
+    /// Ends the hold of a waiter that has kept the line for long enough, and returns its beginning.
+    pub(crate) fn end_hold(&mut self, now: Time) -> Option<Time> {
+        let waiting = self.holding.and_then(|ticket| self.waiting.get_mut(&ticket))?;
+        let Fit::Holds { from, until } = waiting.fit else { return None };
+        if now < until {
+            return None;
         }
+        waiting.fit = Fit::HasHeld;
+        self.holding = None;
+        Some(from)
     }
 
     /// Waiters whose time to keep the line has come, in order; notes which waiters are first and let others pass from now on.
@@ -151,10 +153,10 @@ impl Queue {
         self.room = refusal.limit.as_ref().map(|limit| Room { most, free: Blocks(limit.allowed) });
     }
 
-    /// Makes a waiter keep the line.
-    pub(crate) fn hold(&mut self, ticket: Ticket, until: Time) {
+    /// Makes a waiter keep the line from now on.
+    pub(crate) fn hold(&mut self, ticket: Ticket, until: Time, now: Time) {
         if let Some(waiting) = self.waiting.get_mut(&ticket) {
-            waiting.fit = Fit::Holds { until };
+            waiting.fit = Fit::Holds { from: now, until };
             self.holding = Some(ticket);
         }
     }

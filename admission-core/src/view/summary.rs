@@ -107,7 +107,8 @@ impl ViewSummary {
         let live = || pool.live();
         let decoding = || live().filter(|worker| worker.role.decodes());
         let (kv, in_hand) = (PoolKv::of(decoding()), in_hand(decoding()));
-        let kv_unknown = decoding().filter(|worker| KvBlocks::of(&worker.ranks).is_none()).count();
+        let kv_unknown =
+            decoding().filter(|worker| worker.kv_unreported || KvBlocks::of(&worker.ranks).is_none()).count();
         let saturation = from_millionths(to_millionths(pool.saturation));
         let shows_the_same =
             |before: &Self| (before.kv, before.in_hand, before.saturation) == (kv, in_hand, saturation);

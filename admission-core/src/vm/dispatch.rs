@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use super::hold::end_hold;
 use super::{Admission, Note, Vm, Wake, view_of};
-use crate::decide::{Held, Known, Line, decide, room, tenant_lets};
+use crate::decide::{Known, Line, tenant_lets};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger};
 use crate::members::Holder;
@@ -213,9 +214,7 @@ impl Vm {
         let report = queue.report();
         match self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, Some(&report)), now) {
             Ok(admission) => {
-                if waiting.holds() {
-                    end_hold(store, key, now);
-                }
+                end_hold(store, key, waiting.holds_since(), now);
                 queue.published = report;
                 (queue.empty_since, queue.filled) =
                     (None, if queue.empty_since.is_some() { now } else { queue.filled });
@@ -276,42 +275,6 @@ impl Vm {
         }
     }
 
-    /// Sees what is free, and lets a waiter that does not fit keep the line when its time has come.
-    fn hold_line(&self, store: &impl Store, key: &Rc<str>, queue: &mut Queue, now: Time) {
-        let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
-        let Waiter { pool, lanes, .. } = &waiting.waiter;
-        if pool.headroom.is_none() {
-            queue.room = None;
-            return;
-        }
-        let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
-        let (view, members) = (view_of(store, pool), &self.members);
-        queue.room = room((pool, lanes), view.as_ref(), (&seen, members), now);
-        queue.end_hold(now);
-        let known = Known { view: view.as_ref(), workers: None };
-        let waits_for_blocks = |waiting: &Waiting| {
-            let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
-            let (Ok(tenant), Some(holder)) = (tenant, self.holder) else { return false };
-            let held = Held { tenant: &tenant, pool: &seen, members };
-            let (waiter, turn) = (&waiting.waiter, waiting.turn(holder));
-            let refused = decide(&waiter.ask, waiter.rules(), &turn, known, held, now);
-            refused.is_err_and(|refusal| refusal.reason == Reason::KvBlocks)
-        };
-        // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
-        let due = queue.due_to_hold(now).into_iter().find(|ticket| queue.get(*ticket).is_some_and(waits_for_blocks));
-        // Why at least one: blocks that others hold come free too.
-        let mean_service = seen.time_to_free(seen.held(members).requests.max(1), members);
-        let Some(waiting) = due.and_then(|ticket| queue.get(ticket)) else { return };
-        let until = waiting.end_of_hold(mean_service, now);
-        let begun =
-            store::update(store, key, |ledger: &mut Ledger| ledger.hold_line(now, until).then_some(()).ok_or(()));
-        if let Some(ticket) = due
-            && begun.is_ok_and(|begun| begun.is_ok())
-        {
-            queue.hold(ticket, until);
-        }
-    }
-
     /// The first in line of one queue, those left out whose lane is closed.
     fn first(
         &self,
@@ -366,9 +329,7 @@ impl Vm {
                 if let Some(until) = queue.get(ticket).and_then(|waiting| stays_until(queue, &waiting.waiter, now)) {
                     queue.extend(ticket, until);
                 } else if let Some(waiting) = queue.take(ticket) {
-                    if waiting.holds() {
-                        end_hold(store, &key, now);
-                    }
+                    end_hold(store, &key, waiting.holds_since(), now);
                     tenants.insert(Rc::clone(&waiting.waiter.tenant_key));
                     ended.push((ticket, waiting.waiter, queue.empty_since.is_some()));
                 }
@@ -431,15 +392,6 @@ fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) -> BTr
         let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
         tenant.unwrap_or_default().start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().key))
     })
-}
-
-/// Says that the waiter for which the line was kept has started or gone; what others are faster at ends by itself.
-pub(super) fn end_hold(store: &impl Store, key: &Rc<str>, now: Time) {
-    let ended = store::update(store, key, |ledger: &mut Ledger| {
-        ledger.end_hold(now);
-        Ok::<(), std::convert::Infallible>(())
-    });
-    drop(ended);
 }
 
 /// Notes whether the pool has a worker: the time that its waiters may wait depends on it.

@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::claim::contention;
-use super::dispatch::{end_hold, note_emptiness, stays_until};
+use super::dispatch::{note_emptiness, stays_until};
+use super::hold::end_hold;
 use super::{Admission, Request, Vm, Wake, view_of};
 use crate::decide::{Held, Known, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::forecast;
@@ -304,9 +305,7 @@ impl Vm {
         let Some(key) = self.queue_of(ticket) else { return };
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let Some(waiting) = queue.take(ticket) else { return };
-        if waiting.holds() {
-            end_hold(store, &key, now);
-        }
+        end_hold(store, &key, waiting.holds_since(), now);
         self.publish_blocked(store, &waiting.waiter.tenant_key);
         let was_first = self.queues.get(&key).is_some_and(|queue| queue.published.heads != queue.report().heads);
         self.publish(store, &key);

@@ -111,7 +111,7 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     let _ = ledger.firsts(members).count();
     let _ = ledger.hold_line(NOW, Time(u64::MAX));
     assert!(!ledger.hold_line(NOW, NOW), "one at a time");
-    ledger.end_hold(NOW);
+    ledger.end_hold(NOW, NOW);
     assert!(ledger.backlog(LANE, members).requests == u64::MAX && !ledger.nobody_waits());
     for at in [NOW, Time(u64::MAX), NOW] {
         ledger.note_start(members, LANE, LANE, u64::MAX, at);

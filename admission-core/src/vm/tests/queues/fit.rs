@@ -221,3 +221,31 @@ fn many_of_one_tenant_that_do_not_fit_hide_no_other_tenant() {
     let started = vm.poll(&*proxy.store, proxy.now).started;
     assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [small]);
 }
+
+/// Callers that name the shortest deadlines, in two VMs by turns: each hold is shorter than the time between two polls.
+#[test]
+fn holds_that_end_between_two_polls_leave_the_others_half_of_the_time_too() {
+    let mut proxy = pool_of_blocks();
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    see(&proxy, 1, 50);
+    let (mut came, mut started) = (0_u32, 0_u32);
+    for ms in 0..4_000_u64 {
+        if ms % 5 == 0 {
+            let vm = if ms % 10 == 0 { &mut a } else { &mut b };
+            let mut large = proxy.waiter("large", "low", 100 * BLOCK);
+            large.deadline = Some(Millis(7));
+            assert!(!matches!(proxy.come(vm, large), Ok(Joined::Started(_))));
+            for vm in [&mut a, &mut b] {
+                assert_eq!(vm.poll(&*proxy.store, proxy.now).started, [], "100 blocks are never free");
+            }
+        }
+        came += 1;
+        if let Ok(Joined::Started(admission)) = proxy.come(&mut b, proxy.waiter("small", "bare", 2 * BLOCK)) {
+            started += 1;
+            proxy.end(&mut b, admission.lease);
+        }
+        proxy.later(1);
+    }
+    assert!(started * 2 >= came, "{started} of {came}");
+    assert!(started < came, "the large ones hold the line now and then");
+}

@@ -1,0 +1,72 @@
+//! Waiters that do not fit the free KV blocks: when one keeps the line, and when that ends.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use super::{Vm, view_of};
+use crate::decide::{Held, Known, decide, room};
+use crate::ledger::Ledger;
+use crate::outcome::Reason;
+use crate::queue::{Queue, Waiter, Waiting};
+use crate::store::{self, Store};
+use crate::units::Time;
+
+impl Vm {
+    /// Sees what is free, and lets a waiter that does not fit keep the line when its time has come.
+    pub(super) fn hold_line(&self, store: &impl Store, key: &Rc<str>, queue: &mut Queue, now: Time) {
+        let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
+        let Waiter { pool, lanes, .. } = &waiting.waiter;
+        if pool.headroom.is_none() {
+            queue.room = None;
+            return;
+        }
+        let view = view_of(store, pool);
+        let (pool, lanes) = (pool.clone(), lanes.clone());
+        end_hold(store, key, queue.end_hold(now), now);
+        let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
+        queue.room = room((&pool, &lanes), view.as_ref(), (&seen, &self.members), now);
+        let known = Known { view: view.as_ref(), workers: None };
+        let due = queue.due_to_hold(now);
+        // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
+        let mut due = due.into_iter().filter_map(|ticket| Some((ticket, queue.get(ticket)?)));
+        let Some((ticket, waiting)) = due.find(|(_, waiting)| self.waits_for_blocks(store, waiting, known, &seen, now))
+        else {
+            return;
+        };
+        // Why at least one: blocks that others hold come free too.
+        let mean_service = seen.time_to_free(seen.held(&self.members).requests.max(1), &self.members);
+        let until = waiting.end_of_hold(mean_service, now);
+        let begin = |ledger: &mut Ledger| ledger.hold_line(now, until).then_some(()).ok_or(());
+        if matches!(store::update(store, key, begin), Ok(Ok(()))) {
+            queue.hold(ticket, until, now);
+        }
+    }
+
+    /// True when blocks alone keep a waiter from starting.
+    fn waits_for_blocks(
+        &self,
+        store: &impl Store,
+        waiting: &Waiting,
+        known: Known<'_>,
+        pool: &Ledger,
+        now: Time,
+    ) -> bool {
+        let waiter = &waiting.waiter;
+        let (Ok((tenant, _)), Some(holder)) = (store::read::<Ledger>(store, &waiter.tenant_key), self.holder) else {
+            return false;
+        };
+        let held = Held { tenant: &tenant, pool, members: &self.members };
+        let refused = decide(&waiter.ask, waiter.rules(), &waiting.turn(holder), known, held, now);
+        refused.is_err_and(|refusal| refusal.reason == Reason::KvBlocks)
+    }
+}
+
+/// Says in the pool's record that the hold which began then has ended. What others are faster at ends as it was planned.
+pub(super) fn end_hold(store: &impl Store, key: &str, from: Option<Time>, now: Time) {
+    let Some(from) = from else { return };
+    let ended = store::update(store, key, |ledger: &mut Ledger| {
+        ledger.end_hold(from, now);
+        Ok::<(), Infallible>(())
+    });
+    drop(ended);
+}
