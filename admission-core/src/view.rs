@@ -318,6 +318,23 @@ impl PoolReport {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl WorkerReport {
+    /// A worker that has just been scraped and is free.
+    pub(crate) fn up(address: &str, ranks: Vec<RankReport>) -> Self {
+        Self {
+            address: address.to_owned(),
+            state: WorkerState::Up,
+            scraped_ms_ago: 0,
+            cause: None,
+            busy: false,
+            role: Role::Both,
+            kv_unreported: false,
+            ranks,
+        }
+    }
+}
+
 impl Role {
     /// Whether it reads prompts.
     pub fn prefills(self) -> bool {

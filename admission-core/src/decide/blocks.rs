@@ -9,7 +9,7 @@ use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{BlockShare, Lanes, Pool};
 use crate::units::{Blocks, Time};
-use crate::view::{KvBlocks, ViewSummary};
+use crate::view::{KvBlocks, PoolKv, ViewSummary};
 
 /// KV blocks that requests may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Scene<'_> {
     }
 
     /// Blocks that one request may take: those free in the freest cache, and those free in all less what leases hold that began
-    /// after the scrape; each less the headroom. At most all usable blocks of the largest cache.
+    /// after the scrape; each less the headroom.
     fn room(&self) -> Option<(Room, &BlockShare)> {
         let (Sight::Fresh(view), Some(headroom)) = (self.sight, &self.pool.headroom) else { return None };
         let kv = view.kv?;
@@ -84,15 +84,20 @@ impl Scene<'_> {
         let unseen = self.ledger.unseen(view.credit, self.members).blocks.0;
         let of_all = all.free.0.saturating_sub(unseen);
         let free = freest.map_or(of_all, |cache| cache.free.0.min(of_all));
-        let largest = KvBlocks { total: kv.largest, free: kv.largest }.less(headroom.share).total.0;
-        // Why the sum without a freest: a summary of an older version says no more.
-        let usable = if freest.is_some() { largest } else { all.total.0 };
+        // Why no bound while one is unknown: that cache may be the largest.
+        let most = if view.kv_unknown > 0 { u64::MAX } else { self.usable_by_one(kv, headroom) };
+        Some((Room { most: Blocks(most), free: Blocks(free) }, headroom))
+    }
+
+    /// Blocks of the largest cache that one request may need at most.
+    fn usable_by_one(&self, kv: PoolKv, headroom: &BlockShare) -> u64 {
+        // Why the sum: a summary of an older version does not name the caches.
+        if kv.freest.is_none() {
+            return kv.all.less(headroom.share).total.0;
+        }
+        let usable = KvBlocks { total: kv.largest, free: kv.largest }.less(headroom.share).total.0;
         // Why a little more: 0.29 of 100 comes to less than 29.
         let by_share = |max: &BlockShare| (kv.largest.0 as f64 * max.share + 1e-6).floor() as u64;
-        let max_share = self.pool.max_share.as_ref().filter(|_| freest.is_some());
-        let most = max_share.map_or(usable, |max| by_share(max).min(usable));
-        // Why no bound: the cache of a worker that does not report its blocks may be the largest.
-        let most = if view.kv_unknown > 0 { u64::MAX } else { most };
-        Some((Room { most: Blocks(most), free: Blocks(free) }, headroom))
+        self.pool.max_share.as_ref().map_or(usable, |max| by_share(max).min(usable))
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::view::{RankReport, Role, WorkerReport, WorkerState};
+use crate::view::{RankReport, WorkerReport, WorkerState};
 
 use super::clients::RequestId;
 
@@ -166,16 +166,7 @@ impl Worker {
         };
         let state = if self.up { WorkerState::Up } else { WorkerState::Down };
         let ranks = if self.up { vec![rank] } else { Vec::new() };
-        WorkerReport {
-            address,
-            state,
-            scraped_ms_ago: 0,
-            cause: None,
-            busy: false,
-            role: Role::Both,
-            kv_unreported: false,
-            ranks,
-        }
+        WorkerReport { state, ..WorkerReport::up(&address, ranks) }
     }
 
     /// Plans the tokens of the running sequence at a place; `None` when it had to give way itself.

@@ -61,8 +61,8 @@ impl PoolReport {
 impl WorkerReport {
     fn says_the_same_as(&self, other: &Self) -> bool {
         let Self { address, state, scraped_ms_ago: _, cause, busy, role, kv_unreported, ranks } = self;
-        let others = (&other.address, &other.state, &other.cause, &other.busy, &other.role, &other.ranks);
-        (address, state, cause, busy, role, ranks) == others && *kv_unreported == other.kv_unreported
+        let seen = (&other.state, &other.cause, &other.busy, &other.role, &other.kv_unreported, &other.ranks);
+        *address == other.address && (state, cause, busy, role, kv_unreported, ranks) == seen
     }
 }
 
@@ -85,20 +85,12 @@ pub fn changes(before: &Pools, now: &Pools) -> Option<Pools> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Admitted, RankReport, VIEW_VERSION, WorkerState};
+    use super::super::{Admitted, RankReport, VIEW_VERSION};
     use super::*;
 
     fn worker(number: usize, running: u64, age: u64) -> WorkerReport {
-        WorkerReport {
-            address: format!("10.0.0.{number}:80"),
-            state: WorkerState::Up,
-            scraped_ms_ago: age,
-            cause: None,
-            busy: false,
-            role: Default::default(),
-            kv_unreported: false,
-            ranks: vec![RankReport { running: Some(running), ..RankReport::default() }],
-        }
+        let ranks = vec![RankReport { running: Some(running), ..RankReport::default() }];
+        WorkerReport { scraped_ms_ago: age, ..WorkerReport::up(&format!("10.0.0.{number}:80"), ranks) }
     }
 
     fn document(generation: u64, pools: Pools) -> ViewDocument {

@@ -101,7 +101,6 @@ impl PoolKv {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Role, WorkerState};
     use super::*;
 
     /// A worker of some ranks, by blocks in total and free.
@@ -111,16 +110,8 @@ mod tests {
             kv_used_blocks: Some(total - free),
             ..RankReport::default()
         };
-        WorkerReport {
-            address: "127.0.0.1:1".into(),
-            state: WorkerState::Up,
-            scraped_ms_ago: 0,
-            cause: None,
-            busy: false,
-            role: Role::Both,
-            kv_unreported,
-            ranks: ranks.iter().map(rank).collect(),
-        }
+        let ranks = ranks.iter().map(rank).collect();
+        WorkerReport { kv_unreported, ..WorkerReport::up("127.0.0.1:1", ranks) }
     }
 
     fn kv(workers: &[WorkerReport]) -> Option<(u64, u64, (u64, u64), u64)> {

@@ -293,16 +293,7 @@ mod tests {
 
     fn worker(state: WorkerState, busy: bool, used: Option<u64>) -> WorkerReport {
         let rank = RankReport { kv_used_blocks: used, kv_total_blocks: Some(100), ..RankReport::default() };
-        WorkerReport {
-            address: "127.0.0.1:1".into(),
-            state,
-            scraped_ms_ago: 0,
-            cause: None,
-            busy,
-            role: Role::Both,
-            kv_unreported: false,
-            ranks: vec![rank],
-        }
+        WorkerReport { state, busy, ..WorkerReport::up("127.0.0.1:1", vec![rank]) }
     }
 
     fn credit(requests: u64, held: Option<u64>) -> Credit {

@@ -164,7 +164,7 @@ fn permille(share: f64) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RankReport, Role};
+    use super::super::RankReport;
     use super::*;
 
     fn rank(running: u64, waiting: u64, used: Option<u64>) -> RankReport {
@@ -173,16 +173,7 @@ mod tests {
     }
 
     fn worker(address: &str, state: WorkerState, busy: bool, ranks: Vec<RankReport>) -> WorkerReport {
-        WorkerReport {
-            address: address.into(),
-            state,
-            scraped_ms_ago: 0,
-            cause: None,
-            busy,
-            role: Role::Both,
-            kv_unreported: false,
-            ranks,
-        }
+        WorkerReport { state, busy, ..WorkerReport::up(address, ranks) }
     }
 
     fn workers(list: Vec<WorkerReport>) -> Workers {
