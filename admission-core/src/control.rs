@@ -251,8 +251,8 @@ fn queued_in(ledger: &Ledger, members: &Members) -> u64 {
     ledger.waiting(members).map(|(_, backlog)| backlog.requests).sum()
 }
 
-/// The workers go before the summary. Neither record ever goes back to an overtaken document, so whoever reads the
-/// summary first and the workers then finds them of the same document or of a later one, and can tell by their epoch and
+/// The blocks of the workers go before the workers, and these before the summary. No record ever goes back to an overtaken document, so whoever reads the
+/// summary first, then the workers and then their blocks finds these of the same document or of a later one, and can tell by their epoch and
 /// generation; never of one before.
 fn publish_pool(
     store: &impl Store,
@@ -262,8 +262,9 @@ fn publish_pool(
     (credit, at): (Credit, Time),
 ) -> Result<(), StoreError> {
     let before = standing_summary(store, keys, name);
-    let workers = Workers::new(document, pool).encode();
-    publish_record(store, keys, document, &keys.workers_of(name), &workers)?;
+    let workers = Workers::new(document, pool);
+    publish_record(store, keys, document, &keys.worker_blocks_of(name), &workers.encode_takes())?;
+    publish_record(store, keys, document, &keys.workers_of(name), &workers.encode())?;
     let summary = ViewSummary::new(document, pool, &Receipt { at, acknowledged: credit, before }).encode();
     publish_record(store, keys, document, &keys.view_of(name), &summary)
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::budget::NotYet;
 use crate::config::StalePolicy;
-use crate::endpoint::{self, Choice, Endpoint};
-use crate::ledger::{Amount, Cost, Ledger, TallyKey};
+use crate::endpoint::Endpoint;
+use crate::ledger::{Amount, Cost, Ledger};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Cap, Class, Lane, Lanes, Limits, Pool};
@@ -19,6 +19,7 @@ use crate::view::{ViewSummary, Workers};
 mod blocks;
 mod line;
 mod sight;
+mod steering;
 
 #[cfg(test)]
 mod tests;
@@ -137,19 +138,18 @@ pub fn decide(
     within_budgets(ask, rules, held, now)?;
     within_tenant_caps(amount, rules, held)?;
     first_of_its_tenant(turn, rules, held)?;
-    some_worker_is_free(sight, rules, held, now)?;
+    scene.some_worker_is_free()?;
     scene.below_ceiling(rules.lane)?;
     scene.within_dispatch_budget(rules.lane, amount, turn.bytes)?;
     within_pool_caps(amount, &scene)?;
     within_class_caps(rules.classes, held)?;
     scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks))?;
     first_in_line(&scene, turn, amount.tokens, rules, held)?;
-    at_a_worker(sight, known.workers, rules, held, now)
+    scene.at_a_worker(amount.blocks)
 }
 
 fn scene<'a>(rules: Rules<'a>, known: Known<'a>, held: Held<'a>, now: Time) -> Scene<'a> {
-    let sight = Sight::of(known.view, rules.pool, now);
-    Scene { pool: rules.pool, lanes: rules.lanes, sight, ledger: held.pool, members: held.members }
+    Scene::of((rules.pool, rules.lanes), known, (held.pool, held.members), now)
 }
 
 /// N of a lane's dispatch budget in its unit, 0 while it is shut; `None` for a lane without one.
@@ -158,10 +158,10 @@ pub fn allowed_by_budget(
     (pool, lanes): (&Pool, &Lanes),
     lane: &Lane,
     view: Option<&ViewSummary>,
-    (ledger, members): (&Ledger, &Members),
+    counted: (&Ledger, &Members),
     now: Time,
 ) -> Option<u64> {
-    let scene = Scene { pool, lanes, sight: Sight::of(view, pool, now), ledger, members };
+    let scene = Scene::of((pool, lanes), Known { view, workers: None }, counted, now);
     lane.dispatch_budget.as_ref().map(|budget| scene.allowance(budget).allowed.unwrap_or(0))
 }
 
@@ -302,25 +302,6 @@ fn releases_until(tokens: u64, held: Amount) -> u64 {
     tokens.div_ceil(mean)
 }
 
-/// A worker that has refused since the view came is as good as busy.
-fn some_worker_is_free(sight: Sight<'_>, rules: Rules<'_>, held: Held<'_>, now: Time) -> Result<(), Refusal> {
-    let Sight::Fresh(view) = sight else { return Ok(()) };
-    let refusing = held.pool.marked(view.stamp(), now).count() as u64;
-    if u64::from(view.free_workers) > refusing {
-        return Ok(());
-    }
-    let busy = u64::from(view.live_workers);
-    let knob = Arc::clone(&rules.pool.busy_knob);
-    let detail = if refusing > 0 { Detail::Fixed("those that looked free have just refused") } else { Detail::None };
-    Err(Refusal {
-        reason: Reason::AllBusy,
-        limit: Some(Limit { knob, measured: busy, allowed: busy.saturating_sub(1), unit: "busy workers" }),
-        detail,
-        retry: advice(Some((held.pool, held.members)), 1),
-        place: None,
-    })
-}
-
 fn within_pool_caps(amount: Amount, scene: &Scene<'_>) -> Result<(), Refusal> {
     let with_this = scene.ledger.held(scene.members).plus(amount).requests;
     let mut caps = scene.caps();
@@ -335,32 +316,6 @@ fn within_class_caps(classes: &[Arc<Class>], held: Held<'_>) -> Result<(), Refus
         }
     }
     Ok(())
-}
-
-/// The freest worker below its own cap. Without a fresh view the choice is the proxy's.
-fn at_a_worker(
-    sight: Sight<'_>,
-    workers: Option<&Workers>,
-    rules: Rules<'_>,
-    held: Held<'_>,
-    now: Time,
-) -> Result<Option<Endpoint>, Refusal> {
-    let (Sight::Fresh(view), Some(workers), true) = (sight, workers, rules.pool.pick_endpoint) else { return Ok(None) };
-    let marked: Vec<_> = held.pool.marked(view.stamp(), now).collect();
-    let cap = rules.pool.max_in_flight_per_worker.as_ref();
-    let tallies = held.pool.tallies(held.members);
-    let in_flight = |worker| tallies.get(&TallyKey::worker(worker)).copied().unwrap_or(0);
-    match endpoint::choose(workers, in_flight, |worker| marked.contains(&worker), cap.map(|cap| cap.limit)) {
-        Choice::Chosen { first, second } => Ok(Some(Endpoint::of(first, second))),
-        Choice::AllAtCap { fewest } => match cap {
-            Some(cap) => {
-                let (unit, counted) = ("requests on the freest worker", (held.pool, held.members));
-                within(cap, fewest.saturating_add(1), unit, Reason::PoolRequests, counted).map(|()| None)
-            }
-            None => Ok(None),
-        },
-        Choice::Nobody => Ok(None),
-    }
 }
 
 fn within(

@@ -1,6 +1,8 @@
 //! Which worker a request is steered to.
 
+use crate::gather::gather;
 use crate::ledger::TallyKey;
+use crate::units::Blocks;
 use crate::view::{Seen, WorkerKey, Workers};
 
 /// Where a request is steered to.
@@ -39,37 +41,45 @@ pub enum Choice<'a> {
         /// Requests held by the one that holds fewest.
         fewest: u64,
     },
-    /// No worker is free, or none that a proxy can be told.
+    /// No worker has room.
     Nobody,
+}
+
+/// Workers that look free and that a proxy can be told, but for those that have just refused a request.
+#[must_use]
+pub fn look_free<'a>(workers: &'a Workers, marked: &[WorkerKey]) -> Vec<&'a Seen> {
+    gather(workers.list.iter().filter(|seen| seen.free && seen.is_ip_and_port && !marked.contains(&seen.key)))
+}
+
+/// A worker that a request can be steered to.
+#[derive(Clone, Copy, Debug)]
+pub struct Open<'a> {
+    /// The worker, as last seen.
+    pub seen: &'a Seen,
+    /// Requests that it holds by our own count.
+    pub held: u64,
+    /// KV blocks that one request may take there.
+    pub blocks: Blocks,
 }
 
 /// Chooses by what the workers said and what has been given to them since.
 ///
-/// `in_flight` is how many requests a worker holds by our own count, which `cap` limits; `marked` says that it has just
-/// refused one, so it counts as busy. The least loaded goes first. A worker's own load is as old as its scrape and counts
-/// callers of other proxies too, ours is current, so the larger of both is what orders them; then KV blocks in use, then
-/// the address, so that equal pictures lead to equal choices.
-pub fn choose<'a>(
-    workers: &'a Workers,
-    in_flight: impl Fn(WorkerKey) -> u64,
-    marked: impl Fn(WorkerKey) -> bool,
-    cap: Option<u64>,
-) -> Choice<'a> {
-    let free = workers.list.iter().filter(|seen| seen.free && seen.is_ip_and_port && !marked(seen.key));
-    let (mut fewest, mut open) = (None, Vec::new());
-    for seen in free {
-        let held = in_flight(seen.key);
-        fewest = Some(fewest.map_or(held, |fewest: u64| fewest.min(held)));
-        if cap.is_none_or(|cap| held < cap) {
-            open.push(((held.max(seen.load), seen.kv_permille, seen.address.as_str()), seen));
+/// `cap` limits the requests that a worker holds by our own count. The least loaded goes first. A worker's own load is as old
+/// as its scrape and counts callers of other proxies too, ours is current, so the larger of both is what orders them; then KV
+/// blocks in use, then the address, so that equal pictures lead to equal choices.
+#[must_use]
+pub fn choose<'a>(open: &[Open<'a>], cap: Option<u64>) -> Choice<'a> {
+    let below_cap = open.iter().filter(|open| cap.is_none_or(|cap| open.held < cap));
+    let order = |seen: &Seen, held: u64| (held.max(seen.load), seen.kv_permille);
+    let mut by_order: Vec<_> =
+        below_cap.map(|open| (order(open.seen, open.held), open.seen.address.as_str(), open.seen)).collect();
+    by_order.sort_unstable_by_key(|(order, address, _)| (*order, *address));
+    let fewest = open.iter().map(|open| open.held).min();
+    match (by_order.first(), fewest) {
+        (Some((_, address, first)), _) => {
+            let second = by_order.iter().find(|(_, other, _)| other != address);
+            Choice::Chosen { first, second: second.map(|(.., second)| *second) }
         }
-    }
-    let best = |except: Option<&str>| {
-        let others = open.iter().filter(|(_, seen)| Some(seen.address.as_str()) != except);
-        others.min_by_key(|(order, _)| *order).map(|(_, seen)| *seen)
-    };
-    match (best(None), fewest) {
-        (Some(first), _) => Choice::Chosen { first, second: best(Some(&first.address)) },
         (None, Some(fewest)) => Choice::AllAtCap { fewest },
         (None, None) => Choice::Nobody,
     }
@@ -80,6 +90,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
+    use crate::view::Takes;
 
     /// A free worker at 10.0.0.`host` with nothing to do.
     fn idle(host: u8) -> Seen {
@@ -89,7 +100,16 @@ mod tests {
     fn named(address: &str) -> Seen {
         let key = WorkerKey::of(address);
         let is_ip_and_port = address.parse::<SocketAddr>().is_ok();
-        Seen { address: address.into(), key, is_ip_and_port, free: true, live: true, load: 0, kv_permille: 0 }
+        Seen {
+            address: address.into(),
+            key,
+            is_ip_and_port,
+            free: true,
+            live: true,
+            load: 0,
+            kv_permille: 0,
+            takes: Takes::default(),
+        }
     }
 
     /// What is chosen, each by the last number of its IP, when `held` and `marked` are given by the same number.
@@ -101,12 +121,16 @@ mod tests {
     ) -> Result<(u8, Option<u8>), Option<u64>> {
         let of = |host: &u8| idle(*host).key;
         let in_flight = |key| held.iter().find(|(host, _)| of(host) == key).map_or(0, |(_, held)| *held);
-        let marked = |key| marked.iter().any(|host| of(host) == key);
         let host = |seen: &Seen| match seen.address.parse().unwrap() {
             SocketAddr::V4(at) => at.ip().octets()[3],
             SocketAddr::V6(at) => at.ip().octets()[15],
         };
-        match choose(&Workers { list, ..Workers::default() }, in_flight, marked, cap) {
+        let marked: Vec<_> = marked.iter().map(of).collect();
+        let workers = Workers { list, ..Workers::default() };
+        let open = look_free(&workers, &marked);
+        let open: Vec<Open<'_>> =
+            open.into_iter().map(|seen| Open { seen, held: in_flight(seen.key), blocks: Blocks(0) }).collect();
+        match choose(&open, cap) {
             Choice::Chosen { first, second } => Ok((host(first), second.map(host))),
             Choice::AllAtCap { fewest } => Err(Some(fewest)),
             Choice::Nobody => Err(None),

@@ -65,6 +65,12 @@ impl Keys {
         format!("{}/workers/{pool}", self.prefix)
     }
 
+    /// KV blocks that each of a pool's workers can take, as the view has them.
+    #[must_use]
+    pub fn worker_blocks_of(&self, pool: &str) -> String {
+        format!("{}/worker-blocks/{pool}", self.prefix)
+    }
+
     /// What is held in a pool.
     #[must_use]
     pub fn pool(&self, name: &str) -> String {

@@ -10,7 +10,7 @@ use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::Sections;
 use crate::units::{Blocks, Millis, Time, Tokens};
-use crate::view::{Admitted, Credit, WorkerKey};
+use crate::view::{Admitted, WorkerKey};
 
 mod bands;
 mod begun;
@@ -36,7 +36,7 @@ pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
 
 use bands::Bands;
-use begun::Acknowledged;
+use begun::{Acknowledged, BegunAt};
 use fair::Flows;
 use hold::Hold;
 use line::Line;
@@ -144,6 +144,7 @@ pub struct Ledger {
     asked: PerVm<Asked>,
     acknowledged: Acknowledged,
     begun: PerVm<Begun>,
+    begun_at: PerVm<BegunAt>,
     hold: Hold,
     unknown: Sections,
 }
@@ -171,58 +172,6 @@ impl Ledger {
     #[must_use]
     pub fn admitted(&self) -> Admitted {
         self.admitted
-    }
-
-    /// Requests admitted so far by the last answer to a view. No scrape before that answer has seen a lease that begins now.
-    #[must_use]
-    pub fn acknowledged(&self) -> u64 {
-        self.acknowledged.admitted.requests
-    }
-
-    /// The counts of the last answer to a view.
-    #[must_use]
-    pub fn last_acknowledged(&self) -> Credit {
-        self.acknowledged.credit()
-    }
-
-    /// The counts for an answer to a view: those of this moment, or of the last answer where that was just sent. Every view from
-    /// now on has seen the leases that began before the answer with the count `seen`.
-    ///
-    /// # Errors
-    /// The same, where the record stays as it is.
-    pub fn acknowledge(&mut self, members: &Members, seen: u64, now: Time) -> Result<Credit, Credit> {
-        let next = Acknowledged { admitted: self.admitted, held: self.held(members).requests, at: now, seen };
-        let is_news = (next.admitted, next.held) != (self.acknowledged.admitted, self.acknowledged.held);
-        if !is_news || !self.acknowledged.is_due(now) {
-            return Err(self.acknowledged.credit());
-        }
-        self.acknowledged = next;
-        self.begun.forget_before(seen);
-        Ok(next.credit())
-    }
-
-    /// Notes amounts of a lease by when it began.
-    pub fn begin(&mut self, members: &Members, holder: Holder, begun: Begun) {
-        // Why not those: a lease that grows or is charged again after that would leave a row that never counts.
-        if begun.since >= self.acknowledged.seen {
-            self.begun.grow(members, holder, begun);
-        }
-    }
-
-    /// Takes back what was noted of a lease.
-    pub fn unbegin(&mut self, members: &Members, holder: Holder, begun: Begun) {
-        self.begun.shrink(members, holder, begun);
-    }
-
-    /// Holdings of live VMs beyond those that a view with this credit has seen. A credit above our own count is that of a proxy that
-    /// has restarted since, so the view has seen nothing of what is held now.
-    #[must_use]
-    pub fn unseen(&self, credit: Credit, members: &Members) -> Unseen {
-        let is_ours = credit.admitted.requests <= self.admitted.requests;
-        let (since, seen) = if is_ours { (credit.admitted.requests, credit.held) } else { (0, Some(0)) };
-        let held = self.held(members).requests;
-        let requests = seen.map_or(0, |seen| signed(held).saturating_sub(signed(seen)));
-        Unseen { requests, ..self.begun.after(since, members) }
     }
 
     /// How long until so many of the requests in flight have ended; `None` before one has.
@@ -485,8 +434,4 @@ impl Ledger {
     pub fn ask_of(&mut self, members: &Members, holder: Holder, requests: u64) {
         self.asked.publish(members, holder, (requests > 0).then_some(Asked(requests)));
     }
-}
-
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -16,7 +16,7 @@ mod workers;
 pub use change::changes;
 pub use kv::{KvBlocks, PoolKv};
 pub use summary::{Freshness, Receipt, ViewSummary};
-pub use workers::{Seen, WorkerKey, Workers};
+pub use workers::{Seen, Takes, WorkerKey, Workers};
 
 /// The only version of the document so far; another is refused, not guessed at.
 pub const VIEW_VERSION: u32 = 1;
@@ -117,6 +117,9 @@ pub struct WorkerReport {
     /// True for an engine that can report its KV blocks and does not; none counts as free. Form 2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kv_unreported: bool,
+    /// KV blocks with which all its ranks would be busy, beyond those in use; absent where no number of blocks makes it busy. Form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks_until_busy: Option<u64>,
     /// One entry a data-parallel rank; empty while nothing has been scraped.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
@@ -299,7 +302,11 @@ impl PoolReport {
             return self;
         }
         let (demand_elsewhere, other_proxies) = (0, 0);
-        let workers = self.workers.into_iter().map(|worker| WorkerReport { kv_unreported: false, ..worker });
+        let workers = self.workers.into_iter().map(|worker| WorkerReport {
+            kv_unreported: false,
+            blocks_until_busy: None,
+            ..worker
+        });
         Self {
             held: None,
             full_requests: None,
@@ -330,6 +337,7 @@ impl WorkerReport {
             busy: false,
             role: Role::Both,
             kv_unreported: false,
+            blocks_until_busy: None,
             ranks,
         }
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::budget::{Rates, Spent, Standing};
-use crate::decide::{Ask, Known, Line, Rules};
+use crate::decide::{Ask, Line, Rules};
 use crate::directory::Directory;
 use crate::endpoint::Endpoint;
 use crate::forecast::Promises;
@@ -21,7 +21,7 @@ use crate::queue::{Queue, Ticket};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
 use crate::usage::Served;
-use crate::view::{ViewSummary, Workers};
+use crate::view::ViewSummary;
 
 mod admission;
 mod claim;
@@ -31,6 +31,7 @@ mod hold;
 mod learning;
 mod lease;
 mod overdraft;
+mod picture;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -44,6 +45,7 @@ pub use wake::{Note, Wake};
 
 use learning::Learning;
 use lease::{Change, Frees, Kind, Lease, Settlement};
+use picture::LastRead;
 
 /// Between ticks of one VM.
 pub const TICK: Millis = Millis(100);
@@ -157,7 +159,7 @@ pub struct Vm {
     ticked: Option<Time>,
     unlisted: Directory,
     /// By the name of each list, as last read.
-    workers: BTreeMap<Arc<str>, Rc<Workers>>,
+    workers: LastRead,
     /// Those that wait here, by the pool's record.
     queues: BTreeMap<Rc<str>, Queue>,
     next_ticket: u64,
@@ -196,7 +198,7 @@ impl Vm {
             beaten: None,
             ticked: None,
             unlisted: Directory::default(),
-            workers: BTreeMap::new(),
+            workers: LastRead::default(),
             queues: BTreeMap::new(),
             next_ticket: 0,
             displaced: Vec::new(),
@@ -396,9 +398,8 @@ impl Vm {
         match &change.frees {
             Frees::Nothing => {}
             Frees::Pool(pool, lanes) => {
-                let view = view_of(store, pool);
-                let known = Known { view: view.as_ref(), workers: None };
-                let next = Line::of(pool, lanes, known, (ledger, members), now).next(None);
+                let picture = self.picture(store, pool, true);
+                let next = Line::of(pool, lanes, picture.known(), (ledger, members), now).next(None);
                 let is_class = |tally: TallyKey| pool.classes.iter().any(|class| class.key == tally);
                 let frees_a_class = change.tallies.iter().any(|(tally, _)| is_class(*tally));
                 let for_a_class = ledger.waiting_for_a_class(members).filter(|_| frees_a_class);

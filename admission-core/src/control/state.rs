@@ -29,6 +29,8 @@ pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreE
         let ledger: Ledger = store::read(store, &keys.pool(name))?.0;
         let summary = store.read(&keys.view_of(name)).0.and_then(|bytes| ViewSummary::decode(&bytes));
         let workers = store.read(&keys.workers_of(name)).0.and_then(|bytes| Workers::decode(&bytes));
+        let blocks = store.read(&keys.worker_blocks_of(name)).0.unwrap_or_default();
+        let workers = workers.map(|workers| workers.with_takes(&blocks));
         let seen = Seen { summary: summary.as_ref(), workers: workers.as_ref() };
         pools.insert(name, pool_state(&ledger, &members, &directory, seen, now));
     }
@@ -99,11 +101,14 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
     let classes = directory.classes.iter().map(|name| (name, tallied(TallyKey::class(name))));
     let classes: BTreeMap<_, _> = gather(classes.filter(|(_, requests)| *requests > 0));
     let refusing: Vec<_> = seen.summary.into_iter().flat_map(|view| ledger.marked(view.stamp(), now)).collect();
+    let unseen_at = seen.summary.map(|view| ledger.unseen_at_workers(view.credit, members)).unwrap_or_default();
     let workers = seen.workers.into_iter().flat_map(|workers| &workers.list).map(|worker| {
         json!({
             "address": worker.address, "live": worker.live, "free": worker.free,
             "load": worker.load, "kv_permille": worker.kv_permille,
             "refusing": refusing.contains(&worker.key), "steered": tallied(TallyKey::worker(worker.key)),
+            "unseen_blocks": unseen_at.get(&TallyKey::worker(worker.key)).map_or(0, |blocks| blocks.0),
+            "blocks_until_busy": worker.takes.until_busy,
         })
     });
     let workers: Vec<Value> = workers.collect();

@@ -300,6 +300,6 @@ fn the_state_names_what_is_held_and_how_old_the_view_is() {
     assert_eq!(state["shared_tenants"]["17"]["requests"], 1);
     assert_eq!((&state["view"]["generation"], &state["view"]["age_ms"]), (&json!(7), &json!(250)));
     assert_eq!(state["members"].as_array().unwrap().len(), 1);
-    // Members, directory, view, its summary and workers of the pool, the pool's ledger and those of two tenants.
-    assert_eq!(state["records"], 8);
+    // Members, directory, view, its summary, workers and their blocks of the pool, the pool's ledger and those of two tenants.
+    assert_eq!(state["records"], 9);
 }

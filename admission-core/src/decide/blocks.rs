@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::advice;
 use super::sight::{Scene, Sight};
+use super::{Known, advice};
 use crate::ledger::{Head, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{BlockShare, Lanes, Pool};
 use crate::units::{Blocks, Time};
-use crate::view::{KvBlocks, PoolKv, ViewSummary};
+use crate::view::{KvBlocks, PoolKv};
 
 /// KV blocks that requests may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +30,8 @@ impl Room {
 
 /// KV blocks that requests to a pool may take now; `None` where blocks are not counted or not known.
 #[must_use]
-pub fn room(
-    (pool, lanes): (&Pool, &Lanes),
-    view: Option<&ViewSummary>,
-    (ledger, members): (&Ledger, &Members),
-    now: Time,
-) -> Option<Room> {
-    Scene { pool, lanes, sight: Sight::of(view, pool, now), ledger, members }.room().map(|(room, _)| room)
+pub fn room((pool, lanes): (&Pool, &Lanes), known: Known<'_>, counted: (&Ledger, &Members), now: Time) -> Option<Room> {
+    Scene::of((pool, lanes), known, counted, now).room().map(|(room, _)| room)
 }
 
 impl Scene<'_> {
@@ -75,18 +70,26 @@ impl Scene<'_> {
         refuse(Reason::KvBlocks, needed.0, free.0, advice(Some((self.ledger, self.members)), 1))
     }
 
+    /// Blocks that one request could have if nothing else were held; `None` where blocks are not counted or not known.
+    pub(super) fn most_of_one(&self) -> Option<Blocks> {
+        let (Sight::Fresh(view), Some(headroom)) = (self.sight, &self.pool.headroom) else { return None };
+        let kv = view.kv?;
+        // Why no bound while one is unknown: that cache may be the largest.
+        Some(Blocks(if view.kv_unknown > 0 { u64::MAX } else { self.usable_by_one(kv, headroom) }))
+    }
+
     /// Blocks that one request may take: those free in the freest cache, and those free in all less what leases hold that began
-    /// after the scrape; each less the headroom.
+    /// after the scrape; each less the headroom. Where requests are steered, the first is that of the worker with most room, less
+    /// what leases hold that were steered to it since.
     fn room(&self) -> Option<(Room, &BlockShare)> {
         let (Sight::Fresh(view), Some(headroom)) = (self.sight, &self.pool.headroom) else { return None };
         let kv = view.kv?;
         let (all, freest) = (kv.all.less(headroom.share), kv.freest.map(|cache| cache.less(headroom.share)));
         let unseen = self.ledger.unseen(view.credit, self.members).blocks.0;
         let of_all = all.free.0.saturating_sub(unseen);
-        let free = freest.map_or(of_all, |cache| cache.free.0.min(of_all));
-        // Why no bound while one is unknown: that cache may be the largest.
-        let most = if view.kv_unknown > 0 { u64::MAX } else { self.usable_by_one(kv, headroom) };
-        Some((Room { most: Blocks(most), free: Blocks(free) }, headroom))
+        let of_one = self.free_where_steered().or(freest.map(|cache| cache.free));
+        let free = of_one.map_or(of_all, |one| one.0.min(of_all));
+        Some((Room { most: self.most_of_one()?, free: Blocks(free) }, headroom))
     }
 
     /// Blocks of the largest cache that one request may need at most.

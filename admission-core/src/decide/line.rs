@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::sight::{Scene, Sight};
+use super::sight::Scene;
 use super::{Ask, Held, Known, Rules};
 use crate::gather::gather;
 use crate::hash;
@@ -80,7 +80,7 @@ impl<'a> Line<'a> {
         (ledger, members): (&'a Ledger, &'a Members),
         now: Time,
     ) -> Self {
-        Self::before(Scene { pool, lanes, sight: Sight::of(known.view, pool, now), ledger, members })
+        Self::before(Scene::of((pool, lanes), known, (ledger, members), now))
     }
 
     fn before(scene: Scene<'a>) -> Self {

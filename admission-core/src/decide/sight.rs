@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::advice;
+use super::{Known, advice};
 use crate::config::StalePolicy;
 use crate::ledger::{Amount, Head, Ledger, Unseen};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal};
 use crate::policy::{BudgetUnit, Cap, DispatchBudget, Lane, Lanes, Pool};
 use crate::units::{Millis, Time};
-use crate::view::{Freshness, ViewSummary};
+use crate::view::{Freshness, ViewSummary, Workers};
 
 /// All of a saturation, a budget or a share.
 const WHOLE_PPM: u64 = 1_000_000;
@@ -47,11 +47,23 @@ pub(super) struct Scene<'a> {
     pub(super) pool: &'a Pool,
     pub(super) lanes: &'a Lanes,
     pub(super) sight: Sight<'a>,
+    /// Each worker, where a request can be steered.
+    pub(super) workers: Option<&'a Workers>,
     pub(super) ledger: &'a Ledger,
     pub(super) members: &'a Members,
+    pub(super) now: Time,
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    pub(super) fn of(
+        (pool, lanes): (&'a Pool, &'a Lanes),
+        known: Known<'a>,
+        (ledger, members): (&'a Ledger, &'a Members),
+        now: Time,
+    ) -> Self {
+        Self { pool, lanes, sight: Sight::of(known.view, pool, now), workers: known.workers, ledger, members, now }
+    }
+
     /// The caps on requests in flight that hold now, and what they count.
     pub(super) fn caps(&self) -> impl Iterator<Item = (Cap, &'static str)> {
         let pool = self.pool;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::ledger::{Begun, LaneKey};
+use crate::ledger::{Begun, LaneKey, TallyKey};
 use crate::members::Holder;
 use crate::policy::{Plugin, Policy};
 use crate::units::Millis;
@@ -7,6 +7,7 @@ use crate::view::{Admitted, Credit, KvBlocks, PoolKv, WorkerKey};
 
 mod budgets;
 mod ceilings;
+mod steering;
 
 const LANE: LaneKey = LaneKey(1);
 const NOW: Time = Time(10_000);
@@ -449,6 +450,7 @@ fn workers(free: &[(&str, bool)]) -> Workers {
         live: true,
         load: 0,
         kv_permille: 0,
+        takes: crate::view::Takes::default(),
     });
     Workers { epoch: 1, generation: 1, list: seen.collect() }
 }

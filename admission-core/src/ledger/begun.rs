@@ -5,7 +5,10 @@
 //! the record keeps the blocks that are still held by that count. The blocks of leases begun since an answer are then a sum
 //! over rows, exact for every answer.
 
+use std::collections::BTreeMap;
+
 use super::per_vm::{PerVm, Row};
+use super::{Ledger, TallyKey};
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
 use crate::units::{Blocks, Millis, Time, Tokens};
@@ -35,6 +38,16 @@ pub struct Begun {
     pub tokens: Tokens,
     /// Bytes of bodies, of lanes whose dispatch budget counts them.
     pub bytes: u64,
+    /// Worker that the leases were steered to, as it is tallied.
+    pub worker: Option<TallyKey>,
+}
+
+/// Blocks that one VM holds at one worker, of leases that were steered to it between two answers to views.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BegunAt {
+    worker: TallyKey,
+    since: u64,
+    blocks: Blocks,
 }
 
 /// Holdings beyond those that a view has seen.
@@ -48,6 +61,78 @@ pub struct Unseen {
     pub tokens: Tokens,
     /// Bytes of their bodies, of lanes whose dispatch budget counts them.
     pub bytes: u64,
+}
+
+impl Ledger {
+    /// Requests admitted so far by the last answer to a view. No scrape before that answer has seen a lease that begins now.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.admitted.requests
+    }
+
+    /// The counts of the last answer to a view.
+    #[must_use]
+    pub fn last_acknowledged(&self) -> Credit {
+        self.acknowledged.credit()
+    }
+
+    /// The counts for an answer to a view: those of this moment, or of the last answer where that was just sent. Every view from
+    /// now on has seen the leases that began before the answer with the count `seen`.
+    ///
+    /// # Errors
+    /// The same, where the record stays as it is.
+    pub fn acknowledge(&mut self, members: &Members, seen: u64, now: Time) -> Result<Credit, Credit> {
+        let next = Acknowledged { admitted: self.admitted, held: self.held(members).requests, at: now, seen };
+        let is_news = (next.admitted, next.held) != (self.acknowledged.admitted, self.acknowledged.held);
+        if !is_news || !self.acknowledged.is_due(now) {
+            return Err(self.acknowledged.credit());
+        }
+        self.acknowledged = next;
+        self.begun.forget_before(seen);
+        self.begun_at.forget_before(seen);
+        Ok(next.credit())
+    }
+
+    /// Notes amounts of a lease by when it began.
+    pub fn begin(&mut self, members: &Members, holder: Holder, begun: Begun) {
+        // Why not those: a lease that grows or is charged again after that would leave a row that never counts.
+        if begun.since >= self.acknowledged.seen {
+            self.begun.grow(members, holder, begun);
+            if let Some(worker) = begun.worker.filter(|_| begun.blocks.0 > 0) {
+                self.begun_at.grow(members, holder, worker, begun);
+            }
+        }
+    }
+
+    /// Takes back what was noted of a lease.
+    pub fn unbegin(&mut self, members: &Members, holder: Holder, begun: Begun) {
+        self.begun.shrink(members, holder, begun);
+        if let Some(worker) = begun.worker {
+            self.begun_at.shrink(members, holder, worker, begun);
+        }
+    }
+
+    /// Holdings of live VMs beyond those that a view with this credit has seen. A credit above our own count is that of a proxy that
+    /// has restarted since, so the view has seen nothing of what is held now.
+    #[must_use]
+    pub fn unseen(&self, credit: Credit, members: &Members) -> Unseen {
+        let (since, seen) = self.seen_by(credit);
+        let held = self.held(members).requests;
+        let requests = seen.map_or(0, |seen| signed(held).saturating_sub(signed(seen)));
+        Unseen { requests, ..self.begun.after(since, members) }
+    }
+
+    /// Blocks of [`Self::unseen`] by the worker that their requests were steered to.
+    #[must_use]
+    pub fn unseen_at_workers(&self, credit: Credit, members: &Members) -> BTreeMap<TallyKey, Blocks> {
+        self.begun_at.after(self.seen_by(credit).0, members)
+    }
+
+    /// Requests admitted, and requests held, when the scrapes behind a credit began.
+    fn seen_by(&self, credit: Credit) -> (u64, Option<u64>) {
+        let is_ours = credit.admitted.requests <= self.admitted.requests;
+        if is_ours { (credit.admitted.requests, credit.held) } else { (0, Some(0)) }
+    }
 }
 
 impl Begun {
@@ -91,7 +176,19 @@ impl Row for Begun {
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let since = reader.u64()?;
         let (blocks, tokens) = (Blocks(reader.u64()?), Tokens(reader.u64()?));
-        Some(Self { since, blocks, tokens, bytes: reader.u64()? })
+        Some(Self { since, blocks, tokens, bytes: reader.u64()?, worker: None })
+    }
+}
+
+impl Row for BegunAt {
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.worker.0);
+        out.u64(self.since);
+        out.u64(self.blocks.0);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self { worker: TallyKey(reader.u64()?), since: reader.u64()?, blocks: Blocks(reader.u64()?) })
     }
 }
 
@@ -99,9 +196,7 @@ impl PerVm<Begun> {
     /// Adds amounts to a row.
     pub(super) fn grow(&mut self, members: &Members, holder: Holder, more: Begun) {
         let is_it = |row: &Begun| row.since == more.since;
-        if let Some(row) =
-            self.entry(members, holder, is_it, Begun { blocks: Blocks(0), tokens: Tokens(0), bytes: 0, ..more })
-        {
+        if let Some(row) = self.entry(members, holder, is_it, Begun { since: more.since, ..Begun::default() }) {
             row.blocks = Blocks(row.blocks.0.saturating_add(more.blocks.0));
             row.tokens = row.tokens.plus(more.tokens);
             row.bytes = row.bytes.saturating_add(more.bytes);
@@ -135,4 +230,44 @@ impl PerVm<Begun> {
             bytes: sum.bytes.saturating_add(row.bytes),
         })
     }
+}
+
+impl PerVm<BegunAt> {
+    /// Adds the blocks of a steered lease to the row of its worker.
+    pub(super) fn grow(&mut self, members: &Members, holder: Holder, worker: TallyKey, more: Begun) {
+        let is_it = |row: &BegunAt| (row.worker, row.since) == (worker, more.since);
+        if let Some(row) = self.entry(members, holder, is_it, BegunAt { worker, since: more.since, blocks: Blocks(0) })
+        {
+            row.blocks = Blocks(row.blocks.0.saturating_add(more.blocks.0));
+        }
+    }
+
+    /// Takes the blocks of a steered lease from the row of its worker.
+    pub(super) fn shrink(&mut self, members: &Members, holder: Holder, worker: TallyKey, less: Begun) {
+        self.change(members, holder, |row| {
+            if (row.worker, row.since) == (worker, less.since) {
+                row.blocks = Blocks(row.blocks.0.saturating_sub(less.blocks.0));
+            }
+            row.blocks.0 > 0
+        });
+    }
+
+    /// Drops the rows of leases that began before an answer, which the scrapes of every later view have seen.
+    pub(super) fn forget_before(&mut self, count: u64) {
+        self.keep(|row| row.since >= count);
+    }
+
+    /// Blocks of leases begun since the answer with a count, by worker.
+    pub(super) fn after(&self, count: u64, members: &Members) -> BTreeMap<TallyKey, Blocks> {
+        let mut all = BTreeMap::new();
+        for (_, row) in self.live(members).filter(|(_, row)| row.since >= count) {
+            let blocks: &mut Blocks = all.entry(row.worker).or_default();
+            *blocks = Blocks(blocks.0.saturating_add(row.blocks.0));
+        }
+        all
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -32,6 +32,7 @@ const SECTION_BEGUN: u8 = 19;
 const SECTION_DEMAND: u8 = 20;
 const SECTION_YIELDING: u8 = 21;
 const SECTION_HOLD: u8 = 22;
+const SECTION_BEGUN_AT: u8 = 23;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -77,6 +78,7 @@ impl Record for Ledger {
         if self.hold != Hold::default() {
             writer.section(SECTION_HOLD, |out| self.hold.write(out));
         }
+        writer.section(SECTION_BEGUN_AT, |out| self.begun_at.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -106,6 +108,7 @@ impl Record for Ledger {
                 SECTION_DEMAND => record.line.demand = PerVm::read(&mut reader)?,
                 SECTION_YIELDING => record.line.yielding = PerVm::read(&mut reader)?,
                 SECTION_HOLD => record.hold = Hold::read(&mut reader)?,
+                SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 _ => return Some(false),
             }
             Some(true)

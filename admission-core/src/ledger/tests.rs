@@ -2,6 +2,7 @@ use super::*;
 use crate::budget::Rate;
 use crate::members::Member;
 use crate::record::Record;
+use crate::view::Credit;
 
 const LANE: LaneKey = LaneKey(7);
 
@@ -245,7 +246,8 @@ fn full_ledger() -> Ledger {
     ledger.acknowledge(&members, 0, Time(50)).unwrap();
     for (holder, blocks) in [(a, 4), (b, 5)] {
         let since = ledger.acknowledged();
-        ledger.begin(&members, holder, Begun { since, blocks: Blocks(blocks), tokens: Tokens(60), bytes: 7 });
+        let worker = (holder == a).then(|| TallyKey::worker(WorkerKey(11)));
+        ledger.begin(&members, holder, Begun { since, blocks: Blocks(blocks), tokens: Tokens(60), bytes: 7, worker });
     }
     ledger
 }
@@ -255,7 +257,8 @@ fn what_a_view_has_not_seen_is_what_began_since_its_answer_and_is_held() {
     let (mut members, a, b) = two_members();
     let mut ledger = Ledger::default();
     let start = |ledger: &mut Ledger, members: &Members, holder: Holder| {
-        let begun = Begun { since: ledger.acknowledged(), blocks: Blocks(10), tokens: Tokens(160), bytes: 1 };
+        let begun =
+            Begun { since: ledger.acknowledged(), blocks: Blocks(10), tokens: Tokens(160), bytes: 1, worker: None };
         ledger.admit(members, holder, LANE, amount(1, 160));
         ledger.begin(members, holder, begun);
         begun
@@ -291,6 +294,37 @@ fn what_a_view_has_not_seen_is_what_began_since_its_answer_and_is_held() {
     ledger.acknowledge(&members, late.admitted.requests, Time(200)).unwrap();
     ledger.unbegin(&members, a, second);
     assert_eq!(unseen(&ledger, &members, early), (0, 0), "every view that comes has seen those");
+}
+
+#[test]
+fn blocks_that_a_view_has_not_seen_are_known_by_worker() {
+    let (mut members, a, b) = two_members();
+    let mut ledger = Ledger::default();
+    let [here, there] = [1, 2].map(|key| TallyKey::worker(WorkerKey(key)));
+    let mut start = |holder, blocks, worker| {
+        let (since, tokens) = (ledger.acknowledged(), Tokens(16 * blocks));
+        let begun = Begun { since, blocks: Blocks(blocks), tokens, bytes: 0, worker };
+        ledger.admit(&members, holder, LANE, amount(1, 16 * blocks));
+        ledger.begin(&members, holder, begun);
+        begun
+    };
+    let first = start(a, 3, Some(here));
+    start(b, 4, Some(here));
+    start(b, 5, Some(there));
+    start(a, 6, None);
+    let at = |ledger: &Ledger, members: &Members, credit| {
+        let all = ledger.unseen_at_workers(credit, members);
+        [here, there].map(|worker| all.get(&worker).map_or(0, |blocks| blocks.0))
+    };
+    assert_eq!(at(&ledger, &members, Credit::default()), [7, 5]);
+    ledger.unbegin(&members, a, Begun { blocks: Blocks(1), ..first });
+    assert_eq!(at(&ledger, &members, Credit::default()), [6, 5], "it needs one less than was thought");
+    ledger.unbegin(&members, a, Begun { blocks: Blocks(2), ..first });
+    assert_eq!(at(&ledger, &members, Credit::default()), [4, 5]);
+    let credit = ledger.acknowledge(&members, 0, Time(100)).unwrap();
+    assert_eq!(at(&ledger, &members, credit), [0, 0], "the scrapes of a later view have seen all of it");
+    members.fence(&[Member { holder: b, heartbeat: 0 }]);
+    assert_eq!(at(&ledger, &members, Credit::default()), [0, 0], "what a dead VM held is void");
 }
 
 /// Builds of the last release and of the next read and write the same records while one takes over from the other.

@@ -22,6 +22,8 @@ pub struct Pool {
     pub view_key: Arc<str>,
     /// Name of the list of the pool's workers.
     pub workers_key: Arc<str>,
+    /// Key of the record of the KV blocks that each of its workers can take.
+    pub worker_blocks_key: Arc<str>,
     pub(super) models: Vec<ModelPattern>,
     /// Requests in flight.
     pub max_in_flight: Option<Cap>,

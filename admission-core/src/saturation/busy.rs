@@ -77,6 +77,23 @@ impl BusyThresholds {
         all
     }
 
+    /// KV blocks with which every rank of a worker would be busy, beyond those in use, if it took them where they are missing:
+    /// `Σ (⌊threshold × total⌋ + 1 − used)` over the ranks that are not busy. `None` where no number of blocks makes it busy: without a
+    /// threshold, and while a rank reports no blocks. `latch` is that of the last look.
+    #[must_use]
+    pub fn blocks_until_busy(&self, latch: &Latch, ranks: &[RankReport]) -> Option<u64> {
+        let share = self.active_decode_blocks_threshold.filter(|_| !ranks.is_empty())?;
+        let not_busy =
+            ranks.iter().filter(|rank| !latch.kv.contains(&rank.rank) && !latch.prefill.contains(&rank.rank));
+        not_busy.into_iter().try_fold(0_u64, |sum, rank| {
+            let (total, used) = (rank.kv_total_blocks?, rank.kv_used_blocks?);
+            let used = used.max(rank.active_decode_blocks.unwrap_or(0));
+            // Why a little more: 0.29 of 100 comes to less than 29.
+            let limit = (total as f64 * share + 1e-6).floor() as u64;
+            (limit < total).then_some(sum.saturating_add(limit.saturating_add(1).saturating_sub(used)))
+        })
+    }
+
     /// By either of two signals: what the engine uses, and what a router in front of it believes to be in use.
     fn kv_is_busy(&self, rank: &RankReport, ease: f64) -> bool {
         let Some(share) = self.active_decode_blocks_threshold else { return false };
@@ -180,6 +197,48 @@ mod tests {
         assert!(!look(81, 0), "one of two");
         assert!(look(75, 81), "the first is held, the second is over");
         assert!(!look(75, 70));
+    }
+
+    #[test]
+    fn so_many_blocks_more_make_a_worker_busy() {
+        let rule = thresholds(0.29, 1_000);
+        let more = |ranks: &[RankReport]| {
+            let mut latch = Latch::default();
+            rule.latched(&mut latch, 0.0, ranks, None);
+            rule.blocks_until_busy(&latch, ranks)
+        };
+        assert_eq!(more(&[rank(20, 100, 0)]), Some(10), "29 of 100 are not busy, 30 are");
+        assert_eq!(more(&[rank(29, 100, 0)]), Some(1));
+        assert_eq!(more(&[rank(30, 100, 0)]), Some(0), "busy as it is");
+        assert_eq!(
+            more(&[rank(20, 100, 0), RankReport { rank: 1, ..rank(25, 100, 0) }]),
+            Some(15),
+            "each rank has to be"
+        );
+        assert_eq!(
+            more(&[rank(20, 100, 1_001), RankReport { rank: 1, ..rank(25, 100, 0) }]),
+            Some(5),
+            "one is by its prefill"
+        );
+        let believed = RankReport { active_decode_blocks: Some(28), ..rank(20, 100, 0) };
+        assert_eq!(more(&[believed]), Some(2), "the larger of both signals");
+        assert_eq!(more(&[rank(20, 100, 0), RankReport::default()]), None, "a rank without blocks never is");
+        assert_eq!(more(&[]), None);
+        assert_eq!(BusyThresholds::default().blocks_until_busy(&Latch::default(), &[rank(20, 100, 0)]), None);
+        assert_eq!(
+            thresholds(1.0, 0).blocks_until_busy(&Latch::default(), &[rank(20, 100, 0)]),
+            None,
+            "none is above 1"
+        );
+    }
+
+    #[test]
+    fn a_rank_that_stays_busy_needs_no_more_blocks() {
+        let (rule, ranks) = (thresholds(0.8, 1_000), [rank(75, 100, 0)]);
+        let mut latch = Latch::default();
+        rule.latched(&mut latch, 0.1, &[rank(81, 100, 0)], None);
+        assert!(rule.latched(&mut latch, 0.1, &ranks, None));
+        assert_eq!(rule.blocks_until_busy(&latch, &ranks), Some(0));
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //! invariant of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use serde_json::Value;
 
 use crate::ledger::Amount;
 use crate::units::Time;
-use crate::view::ViewSummary;
+use crate::view::{ViewSummary, WorkerKey, Workers};
 use crate::vm::{POLL, TICK};
 
 use super::clients::RequestId;
@@ -18,6 +19,7 @@ use super::clients::RequestId;
 pub(super) mod books;
 mod order;
 mod rules;
+mod steering;
 mod unseen;
 
 use books::Sight;
@@ -40,6 +42,8 @@ pub(super) struct Facts {
     /// Position of its lane, the highest being 0.
     pub(super) lane: usize,
     pub(super) amount: Amount,
+    /// Worker that it was steered to.
+    pub(super) worker: Option<WorkerKey>,
     pub(super) arrived: Time,
     /// The client's own deadline for the first token.
     pub(super) deadline: Option<Time>,
@@ -80,6 +84,7 @@ pub(super) struct Reference {
     fenced_within: Option<usize>,
     /// As of the step before: what was decided in the middle of a step may go by it.
     view_before: Option<ViewSummary>,
+    workers_before: Option<Rc<Workers>>,
     demand_before: u64,
     /// Blocks ever admitted.
     admitted_blocks: u64,
@@ -120,6 +125,7 @@ impl Reference {
             excused: BTreeSet::new(),
             fenced_within: None,
             view_before: None,
+            workers_before: None,
             demand_before: 0,
             admitted_blocks: 0,
             admitted: 0,
@@ -255,6 +261,7 @@ impl Reference {
             let all: Vec<_> = starts().collect();
             self.ceiling_holds(facts, &all, sight, now).map_err(error)?;
             self.budget_holds(facts, &all, sight, now).map_err(error)?;
+            self.worker_has_room(facts, &all, sight, now).map_err(error)?;
         }
         if self.admitted_blocks != sight.admitted.blocks {
             let (own, books) = (self.admitted_blocks, sight.admitted.blocks);
@@ -268,6 +275,7 @@ impl Reference {
             self.idle_since = None;
         }
         self.view_before.clone_from(&sight.view);
+        self.workers_before.clone_from(&sight.workers);
         self.demand_before = sight.demand;
         self.note_held_up(sight, alone, now);
         self.books_are_true(sight, now)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::control::{NotTaken, Taken};
-use crate::saturation::{BusyThresholds, SaturationRule, WorkerLoad, full, saturation};
+use crate::saturation::{BusyThresholds, Latch, SaturationRule, WorkerLoad, full, saturation};
 use crate::view::{Credit, PoolReport, VIEW_VERSION, ViewDocument, WorkerReport, WorkerState, changes};
 
 use super::faults::Luck;
@@ -77,7 +77,9 @@ impl Sidecar {
         let mut reports: Vec<_> =
             workers.iter().enumerate().map(|(number, worker)| worker.report(Self::address(number))).collect();
         for report in &mut reports {
-            report.busy = self.eyes.busy.worker_is_busy(&report.ranks, None);
+            let mut latch = Latch::default();
+            report.busy = self.eyes.busy.latched(&mut latch, 0.0, &report.ranks, None);
+            report.blocks_until_busy = self.eyes.busy.blocks_until_busy(&latch, &report.ranks);
         }
         let live = reports.iter().filter(|report| report.state == WorkerState::Up);
         let rule = SaturationRule::default();

@@ -1,11 +1,13 @@
 //! The part of the view from which an endpoint is chosen.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::{PoolReport, ViewDocument, WorkerReport, WorkerState, kv_used_share};
+use super::{KvBlocks, PoolKv, PoolReport, ViewDocument, WorkerReport, WorkerState, kv_used_share};
 use crate::hash;
 use crate::ledger::Stamp;
 use crate::record::{Reader, Sections, Writer};
+use crate::units::Blocks;
 
 const FORMAT: u8 = 1;
 
@@ -44,6 +46,18 @@ pub struct Seen {
     pub load: u64,
     /// KV blocks in use of a thousand, rounded down; 1,000 when the worker does not say.
     pub kv_permille: u16,
+    /// KV blocks that it can take.
+    pub takes: Takes,
+}
+
+/// KV blocks that one worker can take by its last numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// Blocks of all its ranks, and those of the rank with most free; none of an engine that could report them and does not.
+    /// `None` for an engine that never does.
+    pub kv: Option<(KvBlocks, KvBlocks)>,
+    /// Blocks with which it would be busy, beyond those in use; `None` where no number of blocks makes it busy.
+    pub until_busy: Option<u64>,
 }
 
 /// Names a worker within its pool, in any process and build.
@@ -81,13 +95,43 @@ impl Workers {
         self.list.iter().any(|seen| seen.free && seen.address == address)
     }
 
-    /// The bytes kept in shared data.
+    /// Record of what each worker can take, kept beside [`Self::encode`].
+    // Why two: rows of the first have the width that older versions read.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode_takes(&self) -> Vec<u8> {
+        let mut out = self.head();
+        for seen in self.list.iter().filter(|seen| seen.takes != Takes::default()) {
+            out.u64(seen.key.0);
+            seen.takes.write(&mut out);
+        }
+        out.finish(&Sections::default())
+    }
+
+    /// Adds what each worker can take, from [`Self::encode_takes`] of the same document or a later one of the same sidecar. From any other
+    /// bytes nothing is added.
+    #[must_use]
+    pub fn with_takes(mut self, bytes: &[u8]) -> Self {
+        let Some((stamp, takes)) = read_takes(bytes) else { return self };
+        if stamp.0 == self.epoch && stamp.1 >= self.generation {
+            for seen in &mut self.list {
+                seen.takes = takes.get(&seen.key).copied().unwrap_or_default();
+            }
+        }
+        self
+    }
+
+    fn head(&self) -> Writer {
         let mut out = Writer::default();
         out.bytes(&[FORMAT]);
         out.u64(self.epoch);
         out.u64(self.generation);
+        out
+    }
+
+    /// The bytes kept in shared data, but for what each worker can take.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.head();
         for seen in &self.list {
             // A longer one is no address of anything, and would make the rest unreadable.
             let Ok(length) = u32::try_from(seen.address.len()) else { continue };
@@ -103,12 +147,8 @@ impl Workers {
     /// Reads [`Self::encode`]; `None` for any other bytes.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&format, rest) = bytes.split_first()?;
-        if format != FORMAT {
-            return None;
-        }
-        let mut reader = Reader::of(rest);
-        let mut workers = Self { epoch: reader.u64()?, generation: reader.u64()?, list: Vec::new() };
+        let (mut reader, (epoch, generation)) = read_head(bytes)?;
+        let mut workers = Self { epoch, generation, list: Vec::new() };
         while !reader.is_empty() {
             workers.list.push(Seen::read(&mut reader)?);
         }
@@ -133,6 +173,7 @@ impl Seen {
             live,
             load,
             kv_permille: kv_used_share(&worker.ranks).map_or(FULL, permille),
+            takes: Takes::new(worker),
         }
     }
 
@@ -145,7 +186,8 @@ impl Seen {
         let length = usize::try_from(reader.u32()?).ok()?;
         let address = str::from_utf8(reader.bytes(length)?).ok()?.to_owned();
         let (key, is_ip_and_port) = (WorkerKey::of(&address), address.parse::<SocketAddr>().is_ok());
-        Some(Self { address, key, is_ip_and_port, free: state == FREE, live: state != NOT_LIVE, load, kv_permille })
+        let (free, live) = (state == FREE, state != NOT_LIVE);
+        Some(Self { address, key, is_ip_and_port, free, live, load, kv_permille, takes: Takes::default() })
     }
 
     fn state(&self) -> u8 {
@@ -155,6 +197,47 @@ impl Seen {
             (true, true) => FREE,
         }
     }
+}
+
+impl Takes {
+    fn new(worker: &WorkerReport) -> Self {
+        let of_itself = PoolKv::of([worker].into_iter()).and_then(|kv| Some((kv.all, kv.freest?)));
+        Self { kv: of_itself.or(worker.kv_unreported.then(Default::default)), until_busy: worker.blocks_until_busy }
+    }
+
+    fn write(&self, out: &mut Writer) {
+        out.bytes(&[u8::from(self.kv.is_some()) | u8::from(self.until_busy.is_some()) << 1]);
+        let (all, freest) = self.kv.unwrap_or_default();
+        for blocks in [all.total, all.free, freest.total, freest.free] {
+            out.u64(blocks.0);
+        }
+        out.u64(self.until_busy.unwrap_or(0));
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let known = reader.u8()?;
+        let mut blocks = || Some(KvBlocks { total: Blocks(reader.u64()?), free: Blocks(reader.u64()?) });
+        let kv = (blocks()?, blocks()?);
+        let until_busy = reader.u64()?;
+        Some(Self { kv: (known & 1 != 0).then_some(kv), until_busy: (known & 2 != 0).then_some(until_busy) })
+    }
+}
+
+/// The document that a record is of, and what follows.
+fn read_head(bytes: &[u8]) -> Option<(Reader<'_>, Stamp)> {
+    let (&format, rest) = bytes.split_first()?;
+    let mut reader = (format == FORMAT).then(|| Reader::of(rest))?;
+    let stamp = (reader.u64()?, reader.u64()?);
+    Some((reader, stamp))
+}
+
+fn read_takes(bytes: &[u8]) -> Option<(Stamp, BTreeMap<WorkerKey, Takes>)> {
+    let (mut reader, stamp) = read_head(bytes)?;
+    let mut takes = BTreeMap::new();
+    while !reader.is_empty() {
+        takes.insert(WorkerKey(reader.u64()?), Takes::read(&mut reader)?);
+    }
+    Some((stamp, takes))
 }
 
 /// Rounded down.
@@ -207,9 +290,44 @@ mod tests {
     #[test]
     fn survives_its_own_encoding() {
         for seen in [some(), workers(vec![])] {
-            assert_eq!(Workers::decode(&seen.encode()), Some(seen));
+            let read = Workers::decode(&seen.encode()).unwrap();
+            assert_eq!(read.with_takes(&seen.encode_takes()), seen);
         }
         assert_eq!(workers(vec![worker("ab:1", WorkerState::Up, false, vec![])]).encode().len(), 17 + 15 + 4);
+    }
+
+    #[test]
+    fn says_how_many_blocks_each_can_take() {
+        let ranks = vec![rank(3, 1, Some(100)), rank(2, 0, Some(0))];
+        let told = WorkerReport { blocks_until_busy: Some(7), ..WorkerReport::up("10.0.0.1:80", ranks) };
+        let hides = WorkerReport { kv_unreported: true, ..WorkerReport::up("10.0.0.2:80", vec![]) };
+        let never = WorkerReport::up("10.0.0.3:80", vec![]);
+        let seen = workers(vec![told, hides, never]);
+        let blocks = |total, free| KvBlocks { total: Blocks(total), free: Blocks(free) };
+        let takes: Vec<_> = seen.list.iter().map(|worker| worker.takes).collect();
+        assert_eq!(takes[0], Takes { kv: Some((blocks(600, 500), blocks(300, 300))), until_busy: Some(7) });
+        assert_eq!(takes[1], Takes { kv: Some((blocks(0, 0), blocks(0, 0))), until_busy: None });
+        assert_eq!(takes[2], Takes::default());
+    }
+
+    #[test]
+    fn blocks_of_an_earlier_document_or_another_sidecar_are_not_believed() {
+        let told = WorkerReport { blocks_until_busy: Some(7), ..WorkerReport::up("10.0.0.1:80", vec![]) };
+        let seen = workers(vec![told]);
+        let read = || Workers::decode(&seen.encode()).unwrap();
+        let until_busy = |epoch, generation| {
+            let bytes = Workers { epoch, generation, ..seen.clone() }.encode_takes();
+            read().with_takes(&bytes).list[0].takes.until_busy
+        };
+        assert_eq!(
+            [(5, 6), (5, 7), (5, 5), (6, 6), (4, 9)].map(|(epoch, at)| until_busy(epoch, at)),
+            [Some(7), Some(7), None, None, None]
+        );
+        let bytes = seen.encode_takes();
+        for length in 0..bytes.len() {
+            let cut = read().with_takes(&bytes[..length]);
+            assert_eq!(cut.list[0].takes, Takes::default(), "cut to {length}");
+        }
     }
 
     #[test]

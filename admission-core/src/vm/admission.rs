@@ -16,7 +16,7 @@ use crate::policy::{Class, Lane, Pool};
 use crate::store::{self, Store};
 use crate::units::{Time, Tokens};
 use crate::usage::Served;
-use crate::view::{ViewSummary, WorkerKey, Workers};
+use crate::view::WorkerKey;
 
 /// A part so small of what a lease holds is not worth two updates of shared records before its end.
 const LITTLE: u64 = 8;
@@ -47,10 +47,8 @@ impl Vm {
         now: Time,
     ) -> Result<Admission, Refusal> {
         let Request { ask, rules, .. } = *request;
-        let view = view_of(store, rules.pool);
-        let workers = view.as_ref().filter(|_| rules.pool.pick_endpoint && request.can_be_steered);
-        let workers = workers.and_then(|view| self.workers(store, rules.pool, view));
-        let known = Known { view: view.as_ref(), workers: workers.as_deref() };
+        let picture = self.picture(store, rules.pool, request.can_be_steered);
+        let known = picture.known();
         let mut lease = lease_of(request, turn.band, now);
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
@@ -97,7 +95,6 @@ impl Vm {
                 amount: after.minus(before),
                 cost: cost.beyond(lease.cost),
                 classes: joined.iter().map(|class| class.key).collect(),
-                worker: None,
                 bytes: 0,
                 ..lease.clone()
             };
@@ -115,7 +112,7 @@ impl Vm {
         }
         let settles = !grows && cost != lease.cost;
         if after.tokens < before.tokens || !left.is_empty() || settles {
-            let less = Lease { amount: before.minus(after), classes: left, worker: None, bytes: 0, ..lease.clone() };
+            let less = Lease { amount: before.minus(after), classes: left, bytes: 0, ..lease.clone() };
             // What growing has charged is paid already; only what was charged too much comes back.
             let tokens = if grows { cost.tokens.min(lease.cost.tokens) } else { cost.tokens };
             let right = Cost { tokens, ..lease.cost };
@@ -181,7 +178,7 @@ impl Vm {
     /// is; so is the record when others are faster, since the next refusal says it again.
     pub fn mark(&mut self, store: &impl Store, pool: &Pool, address: &str, now: Time) {
         let Some(view) = view_of(store, pool) else { return };
-        let is_free = self.workers(store, pool, &view).is_some_and(|workers| workers.is_free(address));
+        let is_free = self.workers.of(store, pool, &view).is_some_and(|workers| workers.is_free(address));
         let marked = store::update(store, &pool.key, |ledger: &mut Ledger| {
             ledger.note_refusal(view.stamp());
             if is_free {
@@ -190,17 +187,6 @@ impl Vm {
             Ok::<(), std::convert::Infallible>(())
         });
         drop(marked);
-    }
-
-    /// The pool's workers as that view lists them, or a later one of the same sidecar, whose summary is about to follow.
-    fn workers(&mut self, store: &impl Store, pool: &Pool, view: &ViewSummary) -> Option<Rc<Workers>> {
-        let current = self.workers.get(&pool.workers_key).filter(|workers| workers.stamp() == view.stamp());
-        if current.is_none() {
-            let read = Workers::decode(&store.read(&pool.workers_key).0?)?;
-            self.workers.insert(Arc::clone(&pool.workers_key), Rc::new(read));
-        }
-        let usable = |workers: &&Rc<Workers>| workers.epoch == view.epoch && workers.generation >= view.generation;
-        self.workers.get(&pool.workers_key).filter(usable).cloned()
     }
 
     fn keep(&mut self, lease: Lease, now: Time) -> LeaseId {

@@ -82,7 +82,10 @@ impl Claim<'_> {
             pool_now.spend(pool_rates, *cost, now);
             let begun = self.lease.begun(*amount, self.lease.bytes);
             let begun = match starts {
-                Starts::Request(_) => Begun { since: pool_now.acknowledged(), ..begun },
+                Starts::Request(_) => {
+                    let worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
+                    Begun { since: pool_now.acknowledged(), worker, ..begun }
+                }
                 Starts::Nothing => begun,
             };
             pool_now.begin(members, holder, begun);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::hold::end_hold;
-use super::{Admission, Note, Vm, Wake, view_of};
-use crate::decide::{Known, Line, tenant_lets};
+use super::{Admission, Note, Vm, Wake};
+use crate::decide::{Line, tenant_lets};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger};
 use crate::members::Holder;
@@ -287,9 +287,8 @@ impl Vm {
         let open = queue.candidates().filter(|candidate| !closed.contains(&candidate.lane));
         let candidates: Vec<Candidate> = open.collect();
         let Waiter { pool, lanes, .. } = &queue.get(candidates.first()?.ticket)?.waiter;
-        let view = view_of(store, pool);
-        let known = Known { view: view.as_ref(), workers: None };
-        let line = Line::of(pool, lanes, known, (seen, &self.members), now);
+        let picture = self.picture(store, pool, true);
+        let line = Line::of(pool, lanes, picture.known(), (seen, &self.members), now);
         let first = candidates.iter().min_by_key(|candidate| line.rank(&candidate.head))?;
         Some((first.ticket, queue.get(first.ticket)?.clone()))
     }
@@ -297,9 +296,8 @@ impl Vm {
     /// Whoever of another VM comes next.
     fn ahead(&self, store: &impl Store, queue: &Queue, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
         let Waiter { pool, lanes, .. } = &queue.get(queue.tickets().next()?)?.waiter;
-        let view = view_of(store, pool);
-        let known = Known { view: view.as_ref(), workers: None };
-        Line::of(pool, lanes, known, (seen, &self.members), now).next(Some(holder))
+        let picture = self.picture(store, pool, true);
+        Line::of(pool, lanes, picture.known(), (seen, &self.members), now).next(Some(holder))
     }
 
     /// Says in a tenant's record that somebody waits for it, while the queue is out of its place.

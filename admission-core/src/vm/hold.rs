@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use super::{Vm, view_of};
+use super::Vm;
 use crate::decide::{Held, Known, decide, room};
 use crate::ledger::Ledger;
 use crate::outcome::Reason;
@@ -20,12 +20,12 @@ impl Vm {
             queue.room = None;
             return;
         }
-        let view = view_of(store, pool);
+        let picture = self.picture(store, pool, waiting.waiter.can_be_steered);
+        let known = picture.known();
         let (pool, lanes) = (pool.clone(), lanes.clone());
         end_hold(store, key, queue.end_hold(now), now);
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
-        queue.room = room((&pool, &lanes), view.as_ref(), (&seen, &self.members), now);
-        let known = Known { view: view.as_ref(), workers: None };
+        queue.room = room((&pool, &lanes), known, (&seen, &self.members), now);
         let due = queue.due_to_hold(now);
         // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
         let mut due = due.into_iter().filter_map(|ticket| Some((ticket, queue.get(ticket)?)));

@@ -75,7 +75,7 @@ impl Lease {
 
     pub(super) fn begun(&self, amount: Amount, bytes: u64) -> Begun {
         let Amount { tokens, blocks, .. } = amount;
-        Begun { since: self.since, blocks, tokens, bytes }
+        Begun { since: self.since, blocks, tokens, bytes, worker: self.worker }
     }
 
     /// What it is tallied under in a record: only its pool's has tallies.
@@ -86,7 +86,9 @@ impl Lease {
 
     pub(super) fn tallies(&self) -> impl Iterator<Item = (TallyKey, u64)> {
         let bytes = (self.bytes > 0).then(|| (TallyKey::bytes_of(self.lane), self.bytes));
-        self.classes.iter().copied().chain(self.worker).map(|key| (key, 1)).chain(bytes)
+        // Why not always: what a lease needs more or less is no further request at its worker.
+        let worker = self.worker.filter(|_| self.amount.requests > 0);
+        self.classes.iter().copied().chain(worker).map(|key| (key, 1)).chain(bytes)
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::claim::contention;
 use super::dispatch::{note_emptiness, stays_until};
 use super::hold::end_hold;
-use super::{Admission, Request, Vm, Wake, view_of};
-use crate::decide::{Held, Known, Line, Rules, Turn, decide, flow_of, urgency};
+use super::{Admission, Request, Vm, Wake};
+use crate::decide::{Held, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::forecast;
 use crate::ledger::{Backlog, FlowKey, Ledger};
 use crate::members::{Holder, Members};
@@ -156,8 +156,8 @@ impl Vm {
             queue.extend(ticket, until);
         }
         let report = queue.report();
-        let view = view_of(store, &waiter.pool);
-        let known = Known { view: view.as_ref(), workers: None };
+        let picture = self.picture(store, &waiter.pool, waiter.can_be_steered);
+        let known = picture.known();
         let members = &self.members;
         let published = store::update(store, &key, |ledger: &mut Ledger| {
             let held = Held { tenant: &tenant, pool: ledger, members };
@@ -311,11 +311,10 @@ impl Vm {
         self.publish(store, &key);
         if was_first {
             // Those behind it may fit where it did not.
-            let known = view_of(store, &waiting.waiter.pool);
-            let known = Known { view: known.as_ref(), workers: None };
+            let picture = self.picture(store, &waiting.waiter.pool, true);
             if let Ok((ledger, _)) = store::read::<Ledger>(store, &key) {
                 let Waiter { pool, lanes, .. } = &waiting.waiter;
-                let next = Line::of(pool, lanes, known, (&ledger, &self.members), now).next(None);
+                let next = Line::of(pool, lanes, picture.known(), (&ledger, &self.members), now).next(None);
                 self.wakes.extend(next.map(|holder| Wake::start(holder.slot, &key)));
             }
         }

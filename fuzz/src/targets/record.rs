@@ -20,6 +20,7 @@ use admission_core::units::{Blocks, Millis, Time, Tokens};
 use admission_core::view::{ViewSummary, WorkerKey, Workers};
 use admission_core::vm::Note;
 use admission_core::{control, endpoint};
+use endpoint::Open;
 
 use crate::store::Memory;
 
@@ -156,7 +157,10 @@ fn workers(bytes: &[u8]) {
     let Some(workers) = Workers::decode(bytes) else { return };
     assert_eq!(workers.encode(), bytes);
     assert!(workers.list.iter().all(|worker| worker.live || !worker.free), "{workers:?}");
-    let choice = endpoint::choose(&workers, |_| 1, |_| false, Some(2));
+    assert_eq!(workers.clone().with_takes(bytes), workers, "workers are no record of their blocks");
+    let open: Vec<Open<'_>> =
+        endpoint::look_free(&workers, &[]).into_iter().map(|seen| Open { seen, held: 1, blocks: Blocks(0) }).collect();
+    let choice = endpoint::choose(&open, Some(2));
     if let endpoint::Choice::Chosen { first, second } = choice {
         assert!(
             first.free && second.is_none_or(|second| second.free && second.address != first.address),

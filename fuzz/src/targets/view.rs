@@ -113,7 +113,10 @@ impl World {
             assert!(summary.free_workers <= summary.live_workers, "{summary:?}");
             let workers = Workers::new(&whole, pool);
             assert_eq!(after.get(&self.keys.workers_of(name)), Some(&workers.encode()), "{name} of {whole:?}");
-            written.extend([self.keys.view_of(name), self.keys.workers_of(name)]);
+            let takes = after.get(&self.keys.worker_blocks_of(name));
+            assert_eq!(takes, Some(&workers.encode_takes()), "{name} of {whole:?}");
+            let keys = [Keys::view_of, Keys::workers_of, Keys::worker_blocks_of];
+            written.extend(keys.map(|key| key(&self.keys, name)));
         }
         let others = |values: &BTreeMap<String, Vec<u8>>| {
             values.clone().into_iter().filter(|(key, _)| !written.contains(key)).collect::<Vec<_>>()

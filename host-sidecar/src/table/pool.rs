@@ -188,7 +188,8 @@ impl Pool {
         self.busy = busy;
         let rule = self.busy_rule();
         for worker in self.workers.values_mut() {
-            revision.states += u64::from(worker.judge(&rule, now, patience));
+            let has_changed = worker.judge_again(&rule, (now, patience), revision);
+            revision.states += u64::from(has_changed);
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Worker {
     /// What the exporter beside it says.
     pub exported_gpus: Vec<Gpu>,
     latch: Latch,
+    /// KV blocks that would make it busy, beyond those in use.
+    blocks_until_busy: Option<u64>,
     /// As counted into the last revision. What is reported is computed anew, since time alone turns a worker down.
     noted: Seen,
 }
@@ -91,6 +93,7 @@ impl Worker {
             has_reported_blocks: false,
             exported_gpus: Vec::new(),
             latch: Latch::default(),
+            blocks_until_busy: None,
             noted: (WorkerState::Down, false, false, false),
         }
     }
@@ -190,8 +193,13 @@ impl Worker {
         // Why: a scrape that took longer than its timeout allows was paused with the whole process, so its result, good or bad,
         // shows the worker as it was before the pause.
         self.tried_at = Some(now.min(began + patience.next_try));
+        let numbers = self.numbers;
         self.scraped(result, &mut revision.numbers);
-        let changed = self.judge(rule, now, patience);
+        let changed = if self.numbers == numbers {
+            self.judge_again(rule, (now, patience), revision)
+        } else {
+            self.judge(rule, now, patience)
+        };
         revision.states += u64::from(changed || told != self.noted);
     }
 
@@ -217,11 +225,28 @@ impl Worker {
         self.sample.as_ref().is_some_and(|sample| can(sample) && KvBlocks::of(&sample.reading.ranks).is_none())
     }
 
-    /// Judges anew, by the last numbers however old; returns whether what it is or is judged to be differs from the last look.
-    pub fn judge(&mut self, rule: &BusyRule, now: Duration, patience: &Patience) -> bool {
+    /// Judges the same numbers by what may be another rule; returns what [`Self::judge`] does.
+    pub fn judge_again(
+        &mut self,
+        rule: &BusyRule,
+        (now, patience): (Duration, &Patience),
+        revision: &mut Revision,
+    ) -> bool {
+        let before = self.blocks_until_busy;
+        let has_changed = self.judge(rule, now, patience);
+        if self.blocks_until_busy != before {
+            revision.numbers += 1;
+            self.numbers = revision.numbers;
+        }
+        has_changed
+    }
+
+    /// Judges by the last numbers however old; returns whether what it is or is judged to be differs from the last look.
+    fn judge(&mut self, rule: &BusyRule, now: Duration, patience: &Patience) -> bool {
         let batched = self.limits().max_num_batched_tokens.or(rule.max_num_batched_tokens);
         let ranks = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.ranks);
         self.busy = rule.thresholds.latched(&mut self.latch, rule.hysteresis, ranks, batched);
+        self.blocks_until_busy = rule.thresholds.blocks_until_busy(&self.latch, ranks);
         let full = self.measure(&rule.saturation).share();
         self.crowded = rule.saturation.is_crowded(full, self.crowded, rule.hysteresis);
         let seen = self.seen(now, patience);
@@ -261,6 +286,7 @@ impl Worker {
             busy,
             role: self.member.role,
             kv_unreported: self.hides_blocks(),
+            blocks_until_busy: self.blocks_until_busy.filter(|_| is_believed),
             ranks: self.ranks(),
             numbers: self.numbers,
             is_believed,
@@ -288,6 +314,7 @@ pub struct WorkerNow<'a> {
     busy: bool,
     role: Role,
     kv_unreported: bool,
+    blocks_until_busy: Option<u64>,
     ranks: &'a [RankReport],
 }
 
@@ -323,6 +350,7 @@ impl WorkerNow<'_> {
             busy: self.busy,
             role: self.role,
             kv_unreported: self.kv_unreported,
+            blocks_until_busy: self.blocks_until_busy,
             ranks: self.ranks.iter().map(|rank| self.told_of(rank)).collect(),
         }
     }

@@ -26,12 +26,18 @@ fn of_tokens(prompt: usize, output: u32) -> Value {
 
 /// A sidecar that reads the rig's workers; the proxy has its view when this returns.
 async fn watched(rig: &Rig) -> Sidecar {
+    watched_with(rig, json!({})).await
+}
+
+/// The same with more fields of its configuration; `busy` is the pool's.
+async fn watched_with(rig: &Rig, mut more: Value) -> Sidecar {
     assert_eq!(rig.ask("acme", &[]).await.0, 200, "the state page knows a pool by its first request");
     let workers: Vec<String> =
         [&rig.worker].into_iter().chain(&rig.others).map(|one| one.address().to_string()).collect();
     let url = format!("http://{}", rig.control_address());
-    let pool = json!([{"name": "main", "workers": workers}]);
-    let more = json!({"proxies": [{"url": url, "token": wasm_tests::rig::TOKEN}], "pools": pool});
+    let busy = more.as_object_mut().and_then(|more| more.remove("busy")).unwrap_or_else(|| json!({}));
+    more["proxies"] = json!([{"url": url, "token": wasm_tests::rig::TOKEN}]);
+    more["pools"] = json!([{"name": "main", "workers": workers, "busy": busy}]);
     let sidecar = sidecar::start(rig.worker.address(), &more).await;
     free_blocks(rig, |free| free >= 100 * workers.len() as u64).await;
     sidecar
@@ -136,6 +142,64 @@ async fn the_freest_worker_bounds_one_request() {
     }
     drop(halves);
     rig.nothing_is_held().await;
+}
+
+/// Two workers that requests are steered to, and a sidecar that believes their last numbers for long.
+fn steered(setup: Setup) -> (Setup, Value) {
+    let mut setup = setup.with("/pools/0/pick_endpoint", json!(true)).with("/pools/0/stale", json!({"hold": "10m"}));
+    (setup.wait, setup.more_workers, setup.steered) = (Wait::AtHeaders, 1, true);
+    let scrape = json!({"interval": "20ms", "timeout": "5s", "stale_after": "20m", "down_after": "20m"});
+    (setup, json!({"scrape": scrape}))
+}
+
+/// Starts streams that may need 38 blocks, until one is refused, in front of workers that have just been read for the last time;
+/// how many run on each worker then, and the status and the reason.
+async fn start_until_refused(rig: &Rig) -> ([u64; 2], u16, String) {
+    [&rig.worker, &rig.others[0]].into_iter().for_each(|worker| worker.set_faults([worker_sim::Fault::HangMetrics]));
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let body = of_tokens(80, 590).to_string();
+        let headers: [(&str, &[u8]); 2] = [("x-tenant-id", b"acme"), ("x-sluice-no-queue", b"true")];
+        let mut stream = RawCaller::send(rig.address, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await;
+        let answer = stream.read_until("\r\n\r\n").await;
+        if !answer.starts_with("HTTP/1.1 200") {
+            let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+            let reason = answer.lines().find_map(|line| line.strip_prefix("x-sluice-reason: "));
+            let workers = [&rig.worker, &rig.others[0]];
+            let running = || workers.map(|worker| worker.stats().running);
+            eventually("all that were let in run", async || match running().iter().sum::<u64>() {
+                all if all == streams.len() as u64 => Ok(()),
+                all => Err(all.to_string()),
+            })
+            .await;
+            let running = running();
+            drop(streams);
+            rig.nothing_is_held().await;
+            return (running, status, reason.unwrap_or_default().to_owned());
+        }
+        streams.push(stream);
+    }
+    panic!("none of 20 was refused")
+}
+
+/// Between two scrapes a worker is given no more than its free blocks, though the other has room for a part of the next.
+#[tokio::test]
+async fn a_steered_request_fits_the_worker_that_it_goes_to() {
+    let (setup, more) = steered(setup());
+    let rig = Rig::start(setup).await;
+    let _sidecar = watched_with(&rig, more).await;
+    assert_eq!(start_until_refused(&rig).await, ([2, 2], 429, "kv_blocks".to_owned()));
+}
+
+/// Between two scrapes a worker is given no request once what it was given makes it busy.
+#[tokio::test]
+async fn a_worker_is_busy_by_what_it_was_given_since_its_numbers_were_read() {
+    let (mut setup, mut more) = steered(setup());
+    setup = setup.with("/pools/0/kv", Value::Null);
+    more["busy"] = json!({"active_decode_blocks_threshold": 0.85});
+    let rig = Rig::start(setup).await;
+    let _sidecar = watched_with(&rig, more).await;
+    assert_eq!(start_until_refused(&rig).await, ([3, 3], 503, "all_busy".to_owned()));
 }
 
 /// A worker whose engine stops saying how many blocks it has counts as having none free, and both state page and metric tell.

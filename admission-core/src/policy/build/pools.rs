@@ -189,6 +189,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         key: keys.pool(&config.name).into(),
         view_key: keys.view_of(&config.name).into(),
         workers_key: keys.workers_of(&config.name).into(),
+        worker_blocks_key: keys.worker_blocks_of(&config.name).into(),
         models: patterns(&config.models),
         max_in_flight: cap(config.max_in_flight.map(u64::from), "max_in_flight"),
         max_in_flight_per_worker: cap(config.max_in_flight_per_worker.map(u64::from), "max_in_flight_per_worker"),

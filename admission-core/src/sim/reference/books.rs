@@ -1,13 +1,14 @@
 //! What the shared records say, read from outside after a step.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::ledger::{Amount, LaneKey, Ledger};
 use crate::members::Members;
 use crate::policy::Policy;
 use crate::record::Record;
 use crate::store::{Store, Version};
-use crate::view::{Admitted, ViewSummary};
+use crate::view::{Admitted, ViewSummary, Workers};
 
 /// The records of one pool and of some tenants; read again only when they have changed.
 pub(in crate::sim) struct Books {
@@ -16,6 +17,8 @@ pub(in crate::sim) struct Books {
     pool_key: String,
     pool: Read<Ledger>,
     view_key: String,
+    workers_keys: [String; 2],
+    workers: ([Version; 2], Option<Rc<Workers>>),
     lanes: Vec<LaneKey>,
     tenants: BTreeMap<&'static str, (String, Read<Ledger>)>,
 }
@@ -33,6 +36,7 @@ pub(in crate::sim) struct Sight {
     pub(in crate::sim) lanes: Vec<u64>,
     pub(in crate::sim) tenants: BTreeMap<&'static str, Amount>,
     pub(in crate::sim) view: Option<ViewSummary>,
+    pub(in crate::sim) workers: Option<Rc<Workers>>,
     pub(in crate::sim) members: Members,
     /// Requests that VMs have been asked to evict and still hold.
     pub(in crate::sim) asked_to_evict: u64,
@@ -52,6 +56,8 @@ impl Books {
             pool_key: text(pool.map(|pool| &*pool.key)),
             pool: Read::default(),
             view_key: text(pool.map(|pool| &*pool.view_key)),
+            workers_keys: [text(pool.map(|pool| &*pool.workers_key)), text(pool.map(|pool| &*pool.worker_blocks_key))],
+            workers: ([Version::Absent; 2], None),
             lanes: policy.lanes().map(|lane| lane.key).collect(),
             tenants: tenants.map(|name| (name, (policy.tenant_key(name), Read::default()))).collect(),
         }
@@ -91,7 +97,20 @@ impl Books {
         let asked_to_evict = self.pool.record.asked_to_evict(members);
         let (pool, admitted) = (self.pool.record.held(members), self.pool.record.admitted());
         let demand = self.pool.record.demand(members);
-        Sight { pool, lanes, tenants, view, members: members.clone(), asked_to_evict, demand, admitted }
+        let members = members.clone();
+        let workers = self.read_workers(store);
+        Sight { pool, lanes, tenants, view, workers, members, asked_to_evict, demand, admitted }
+    }
+
+    fn read_workers(&mut self, store: &impl Store) -> Option<Rc<Workers>> {
+        let [list, blocks] = [&self.workers_keys[0], &self.workers_keys[1]].map(|key| store.read(key));
+        let versions = [list.1, blocks.1];
+        if versions != self.workers.0 {
+            let read = list.0.and_then(|bytes| Workers::decode(&bytes));
+            let read = read.map(|read| read.with_takes(&blocks.0.unwrap_or_default()));
+            self.workers = (versions, read.map(Rc::new));
+        }
+        self.workers.1.clone()
     }
 }
 

@@ -239,13 +239,18 @@ impl Reference {
     /// True when the blocks of a request are free, those of some requests counted as free.
     fn blocks_fit(&self, facts: &Facts, sight: &Sight, is_free: &dyn Fn(&RequestId) -> bool, now: Time) -> bool {
         let view = self.fresh(sight, now);
+        let some_worker = view.and_then(|view| self.fits_some_worker(facts, sight, view, is_free));
+        if some_worker == Some(false) {
+            return false;
+        }
         let known = view.and_then(|view| Some((view, self.rules().headroom?, view.kv?)));
         known.is_none_or(|(view, headroom, kv)| {
             let kept_back = (kv.all.total.0 as f64 * headroom).ceil() as u64;
             let is_free_in_all = facts.amount.blocks.0 + self.unseen_blocks(view, is_free) + kept_back <= kv.all.free.0;
             let kept_back_of = |total: u64| (total as f64 * headroom).ceil() as u64;
             let freest = kv.freest.unwrap_or_default();
-            is_free_in_all && facts.amount.blocks.0 + kept_back_of(freest.total.0) <= freest.free.0
+            is_free_in_all
+                && (some_worker == Some(true) || facts.amount.blocks.0 + kept_back_of(freest.total.0) <= freest.free.0)
         })
     }
 }

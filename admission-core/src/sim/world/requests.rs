@@ -15,6 +15,7 @@ use crate::sim::sidecar::Sidecar;
 use crate::sim::workers::Came;
 use crate::units::{Time, Tokens};
 use crate::usage::Served;
+use crate::view::WorkerKey;
 use crate::vm::{Admission, LeaseId, Usage};
 
 /// A caller that is refused without advice, or by nobody, waits so long.
@@ -162,7 +163,8 @@ impl World<'_> {
 
     pub(super) fn started(&mut self, vm: usize, id: RequestId, admission: Admission, changes: &mut Vec<Change>) {
         if let Some(facts) = self.facts(id) {
-            changes.push(Change::Starts(id, facts));
+            let worker = admission.endpoint.as_ref().map(|endpoint| WorkerKey(endpoint.worker.0));
+            changes.push(Change::Starts(id, Facts { worker, ..facts }));
         }
         let worker = self.worker_for(&admission);
         let contested = self.all_wait();
@@ -410,6 +412,7 @@ impl World<'_> {
             tenant: stream.tenant,
             lane: self.reference.lane(stream.lane).unwrap_or(0),
             amount: Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) },
+            worker: None,
             arrived: asking.taken,
             deadline: stream.ttft.map(|ttft| Time(asking.taken.0 + ttft)),
         })

@@ -24,13 +24,16 @@ fn tag(proxy: &Proxy, ledger: &Ledger) -> u64 {
 }
 
 fn push(proxy: &Proxy, generation: u64, workers: &[(&str, bool)]) {
+    let report =
+        |(address, busy): &(&str, bool)| json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": busy});
+    push_reports(proxy, generation, &workers.iter().map(report).collect::<Vec<_>>());
+}
+
+fn push_reports(proxy: &Proxy, generation: u64, workers: &[Value]) {
     let token = "00".repeat(32);
     let control = json!({"role": "control", "token_sha256": token}).to_string();
     let Ok(Plugin::Control(control)) = Plugin::parse(control.as_bytes()) else { panic!("control") };
-    let workers = workers
-        .iter()
-        .map(|(address, busy)| json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": busy}));
-    let pool = json!({"workers": workers.collect::<Vec<_>>()});
+    let pool = json!({"workers": workers});
     let view = json!({"version": 1, "epoch": 1, "generation": generation, "pools": {"p": pool}});
     Receiver::of(&control).take(&*proxy.store, view.to_string().as_bytes(), proxy.now).unwrap();
 }
@@ -128,6 +131,31 @@ fn steered_requests_are_counted_at_their_worker_and_its_cap_binds() {
     let request = Request { ask: ask(1), rules, tenant_key, can_be_steered: false, bytes: 0, deadline: None };
     assert_eq!(two.admit(&*proxy.store, &request, proxy.now).unwrap().endpoint, None, "its headers have gone on");
     assert_eq!((held(A), held(B)), (1, 1));
+}
+
+/// A request counts at its worker for every VM, is corrected there, and ends there.
+#[test]
+fn blocks_given_to_a_worker_since_its_numbers_bound_the_next_there() {
+    let pool =
+        json!({"name": "p", "max_in_flight": 99, "pick_endpoint": true, "kv": {"block_size": 16, "headroom": 0.0}});
+    let proxy = proxy(&json!({"pools": [pool]}));
+    let (mut one, mut two) = (proxy.vm(), proxy.vm());
+    let ranks = |free: u64| json!([{"kv_used_blocks": 1_000 - free, "kv_total_blocks": 1_000}]);
+    let worker = |address, free| json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": false, "ranks": ranks(free)});
+    push_reports(&proxy, 1, &[worker(A, 550), worker(B, 550)]);
+    let blocks = |blocks: u64| 16 * blocks;
+    let header = |admitted: Admission| admitted.endpoint.map(|endpoint| endpoint.header);
+    let first = proxy.ask(&mut one, blocks(500)).unwrap();
+    let lease = first.lease;
+    assert_eq!(header(first), Some(format!("{A},{B}")));
+    assert_eq!(proxy.ask(&mut two, blocks(100)).map(header), Ok(Some(B.to_owned())), "50 are left at A");
+    proxy.correct(&mut one, lease, blocks(300)).unwrap();
+    assert_eq!(proxy.ask(&mut two, blocks(200)).map(header), Ok(Some(format!("{A},{B}"))), "250 are left at each");
+    assert_eq!(proxy.ask(&mut two, blocks(451)).err(), Some(Reason::KvBlocks));
+    one.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now);
+    assert_eq!(proxy.tallied("p", TallyKey::worker(WorkerKey::of(A))), 1, "corrections count no further request");
+    assert_eq!(proxy.ask(&mut two, blocks(350)).map(header), Ok(Some(format!("{A},{B}"))), "350 are left at A");
+    assert_eq!(proxy.ask(&mut two, blocks(451)).err(), Some(Reason::KvBlocks));
 }
 
 #[test]

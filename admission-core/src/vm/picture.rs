@@ -1,0 +1,55 @@
+//! Knowledge of a pool's workers that one VM decides by.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::{Vm, view_of};
+use crate::decide::Known;
+use crate::policy::Pool;
+use crate::store::Store;
+use crate::view::{ViewSummary, Workers};
+
+/// The last view of a pool and of its workers.
+pub(super) struct Picture {
+    view: Option<ViewSummary>,
+    workers: Option<Rc<Workers>>,
+}
+
+/// Workers of pools as they were last read, by the key of their record.
+#[derive(Debug, Default)]
+pub(super) struct LastRead(RefCell<BTreeMap<Arc<str>, Rc<Workers>>>);
+
+impl Picture {
+    pub(super) fn known(&self) -> Known<'_> {
+        Known { view: self.view.as_ref(), workers: self.workers.as_deref() }
+    }
+}
+
+impl Vm {
+    /// The last view of a pool, and each of its workers where a request can be steered to one.
+    pub(super) fn picture(&self, store: &impl Store, pool: &Pool, can_be_steered: bool) -> Picture {
+        let view = view_of(store, pool);
+        let steered = view.as_ref().filter(|_| pool.pick_endpoint && can_be_steered);
+        let workers = steered.and_then(|view| self.workers.of(store, pool, view));
+        Picture { view, workers }
+    }
+}
+
+impl LastRead {
+    /// The pool's workers as that view lists them, or a later one of the same sidecar, whose summary is about to follow.
+    pub(super) fn of(&self, store: &impl Store, pool: &Pool, view: &ViewSummary) -> Option<Rc<Workers>> {
+        let mut all = self.0.borrow_mut();
+        if all.get(&pool.workers_key).is_none_or(|workers| workers.stamp() != view.stamp()) {
+            let read = Workers::decode(&store.read(&pool.workers_key).0?)?;
+            let read = match store.read(&pool.worker_blocks_key).0 {
+                Some(blocks) => read.with_takes(&blocks),
+                None => read,
+            };
+            all.insert(Arc::clone(&pool.workers_key), Rc::new(read));
+        }
+        let usable = |workers: &&Rc<Workers>| workers.epoch == view.epoch && workers.generation >= view.generation;
+        all.get(&pool.workers_key).filter(usable).cloned()
+    }
+}
