@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use host_sidecar::Sidecar;
 use serde_json::json;
+use wasm_tests::bootstrap;
 use wasm_tests::caller::chat;
 use wasm_tests::rig::{MODEL, Rig, Setup, TOKEN, Wait};
 use wasm_tests::sidecar;
@@ -100,4 +101,44 @@ async fn a_lane_with_a_budget_goes_on_without_a_sidecar() {
     let peak = rig.worker.stats().peak_running;
     assert!((86..=FILLED).contains(&peak), "{peak}");
     rig.nothing_is_held().await;
+}
+
+/// A second proxy before the worker of a rig.
+async fn beside(rig: &Rig) -> Rig {
+    let mut setup = setup();
+    setup.clusters = vec![("shared", rig.worker.address())];
+    setup.virtual_hosts = bootstrap::virtual_hosts(&[bootstrap::route_without_prefix("/", "shared")]);
+    Rig::start(setup).await
+}
+
+/// N of the batch lane is this on a proxy.
+async fn allowed(rig: &Rig, expected: u64) {
+    rig.counts("sluice_dispatch_budget_allowed", &[("pool", "main"), ("lane", "batch")], expected).await;
+}
+
+#[tokio::test]
+async fn two_proxies_share_what_the_pool_has_to_spare() {
+    let first = Rig::start(setup()).await;
+    let second = beside(&first).await;
+    let proxies =
+        [&first, &second].map(|rig| json!({"url": format!("http://{}", rig.control_address()), "token": TOKEN}));
+    // Why asked first: a pool without a record has no gauge.
+    for rig in [&first, &second] {
+        assert_eq!(rig.ask("acme", &[]).await.0, 200);
+    }
+    let more = json!({"proxies": proxies, "scrape": {"interval": "100ms", "timeout": "5s", "down_after": "10s"}});
+    let _sidecar = sidecar::start(first.worker.address(), &more).await;
+    tokio::join!(allowed(&first, 45), allowed(&second, 45));
+    let (of_first, of_second, running) = tokio::join!(
+        crowd(&first, "acme", "batch", 200, 100),
+        crowd(&second, "acme", "batch", 200, 100),
+        running_while_some_wait(&first),
+    );
+    assert_eq!((of_first, of_second), (200, 200));
+    let peak = first.worker.stats().peak_running;
+    assert!(peak <= PLACES, "{peak}");
+    assert!(median(running.clone()) >= 80, "{running:?}");
+    for rig in [&first, &second] {
+        rig.nothing_is_held().await;
+    }
 }
