@@ -19,6 +19,7 @@ use admission_core::vm::{LeaseId, Note, POLL, Progress, Started, TICK, Usage, Vm
 
 use crate::host;
 use crate::metrics::Metrics;
+use crate::notices::Notices;
 use crate::routes::Routes;
 use crate::store::SharedData;
 use crate::stream::Stream;
@@ -43,6 +44,7 @@ pub struct Instance {
     /// The newest root polls for those that wait.
     polls: Cell<bool>,
     last_trouble: RefCell<String>,
+    notices: Notices,
     /// No other VM has this number.
     pub id: u64,
     /// Those that roots and streams are held to.
@@ -90,6 +92,7 @@ impl Instance {
             registered: Cell::new(None),
             polls: Cell::new(false),
             last_trouble: RefCell::default(),
+            notices: Notices::default(),
             id: host::random(),
             policies: RefCell::default(),
             policy_gone: Cell::new(false),
@@ -179,6 +182,11 @@ impl Instance {
             self.metrics.record_pools(policy, self.vm.borrow().members(), now);
             let slot = self.vm.borrow().slot();
             slot.into_iter().for_each(|slot| self.metrics.record_memory(slot));
+            // Why one VM alone: all see the same views.
+            let first = self.vm.borrow().members().iter().map(|member| member.holder.slot).min();
+            if slot.is_some() && slot == first {
+                self.notices.look(policy);
+            }
         }
         self.listen(root);
         if self.vm.borrow().waiting() > 0 {

@@ -22,6 +22,7 @@ mod host;
 mod http;
 mod instance;
 mod metrics;
+mod notices;
 mod pull;
 mod root;
 mod routes;

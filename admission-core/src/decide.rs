@@ -24,7 +24,7 @@ mod steering;
 #[cfg(test)]
 mod tests;
 
-pub use blocks::{Room, room};
+pub use blocks::{Room, kv_notice, room};
 pub use line::{Line, Rank, Turn, flow_of, urgency};
 
 use line::{first_in_line, first_of_its_tenant};
@@ -105,6 +105,14 @@ pub struct Known<'a> {
     pub workers: Option<&'a Workers>,
 }
 
+impl Known<'_> {
+    /// Tokens in a KV block: as the engines report, else as the pool is configured.
+    #[must_use]
+    pub fn block_size(&self, pool: &Pool) -> u32 {
+        self.view.and_then(|view| view.block_size).unwrap_or(pool.block_size)
+    }
+}
+
 /// What is held, and by whom it counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Held<'a> {
@@ -132,7 +140,7 @@ pub fn decide(
 ) -> Result<Option<Endpoint>, Refusal> {
     let scene = scene(rules, known, held, now);
     let sight = scene.sight;
-    let amount = ask.amount(rules.pool.block_size);
+    let amount = ask.amount(known.block_size(rules.pool));
     fits_ever(ask, rules.tenant, rules.pool, rules.classes)?;
     has_workers(sight, rules)?;
     within_budgets(ask, rules, held, now)?;

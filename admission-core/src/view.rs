@@ -80,6 +80,9 @@ pub struct PoolReport {
     /// Sequences that the live workers run concurrently, as their engines report; absent where one does not report it. Form 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<u64>,
+    /// Tokens in a KV block, as the engines of the live workers report; absent where none does, or two differ. Form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<u32>,
     /// Requests that wait in other proxies for nothing but the pool, in lanes without a dispatch budget. Form 2.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub demand_elsewhere: u64,
@@ -312,6 +315,7 @@ impl PoolReport {
             full_requests: None,
             full_blocks: None,
             batch: None,
+            block_size: None,
             demand_elsewhere,
             other_proxies,
             workers: workers.collect(),

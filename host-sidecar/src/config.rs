@@ -241,6 +241,12 @@ impl Config {
                     pool.name, worker.address
                 ));
             }
+            if pool.engine.as_ref().is_some_and(Engine::never_reports_blocks) {
+                warnings.push(format!(
+                    "pools {:?}: its engine reports no KV blocks, so `kv` of the proxy's pool measures nothing here",
+                    pool.name
+                ));
+            }
         }
         warnings
     }

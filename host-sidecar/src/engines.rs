@@ -91,6 +91,11 @@ impl Engine {
         }
     }
 
+    /// True when no page of it reports how many KV blocks there are.
+    pub fn never_reports_blocks(&self) -> bool {
+        matches!(self, Self::Tgi | Self::Custom(_)) && !self.reports_blocks()
+    }
+
     /// Whether a series of this name is read from its page.
     fn wants(&self, name: &str) -> bool {
         match self {

@@ -92,6 +92,8 @@ pub struct PoolNow<'a> {
     pub full: (Option<u64>, Option<u64>),
     /// Sequences that its live workers run concurrently, as their engines report.
     pub batch: Option<u64>,
+    /// Tokens in a KV block of its live workers, where all that report it agree.
+    pub block_size: Option<u32>,
     /// The other proxies that share it.
     pub others: Others,
     /// What its dispatch budget comes to, where it has one.

@@ -282,8 +282,16 @@ impl Sent {
                 oldest = Some(credit);
             }
         }
-        let PoolNow { said, saturation, full: (full_requests, full_blocks), batch, others, dispatch_budget, .. } =
-            *pool;
+        let PoolNow {
+            said,
+            saturation,
+            full: (full_requests, full_blocks),
+            batch,
+            block_size,
+            others,
+            dispatch_budget,
+            ..
+        } = *pool;
         let Credit { admitted, held } = oldest.unwrap_or(said);
         let removed = Vec::new();
         let report = PoolReport {
@@ -293,6 +301,7 @@ impl Sent {
             full_requests,
             full_blocks,
             batch,
+            block_size,
             demand_elsewhere: others.demand,
             other_proxies: others.proxies,
             dispatch_budget,

@@ -138,7 +138,7 @@ pub enum OutputEstimate {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KvConfig {
-    /// Tokens in a block, at least 1: vLLM's `--block-size`.
+    /// Tokens in a block, at least 1: vLLM's `--block-size`. Counts while no live worker reports it, or two differ.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
     /// Share of all blocks that is never given out: at least 0, below 1.

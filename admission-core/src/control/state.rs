@@ -121,7 +121,7 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
             "unseen_requests": unseen(view).requests, "unseen_blocks": unseen(view).blocks,
             "kv_total_blocks": view.kv.map(|kv| kv.all.total), "kv_free_blocks": view.kv.map(|kv| kv.all.free),
             "kv_freest_blocks": view.kv.and_then(|kv| kv.freest).map(|cache| cache.free),
-            "kv_unknown_workers": view.kv_unknown,
+            "kv_unknown_workers": view.kv_unknown, "kv_block_size": view.block_size,
         })
     });
     let between_releases = ledger.time_to_free(1, members).map(|time| time.0);

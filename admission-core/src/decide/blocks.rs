@@ -9,7 +9,7 @@ use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{BlockShare, Lanes, Pool};
 use crate::units::{Blocks, Time};
-use crate::view::{KvBlocks, PoolKv};
+use crate::view::{KvBlocks, PoolKv, ViewSummary};
 
 /// KV blocks that requests may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Room {
     pub most: Blocks,
     /// Blocks that are free now.
     pub free: Blocks,
+    /// Tokens in a block.
+    pub block_size: u32,
 }
 
 impl Room {
@@ -32,6 +34,24 @@ impl Room {
 #[must_use]
 pub fn room((pool, lanes): (&Pool, &Lanes), known: Known<'_>, counted: (&Ledger, &Members), now: Time) -> Option<Room> {
     Scene::of((pool, lanes), known, counted, now).room().map(|(room, _)| room)
+}
+
+/// Sentence for the log where the blocks of a pool with `kv` are counted otherwise than its configuration says, or not at all.
+#[must_use]
+pub fn kv_notice(pool: &Pool, view: &ViewSummary) -> Option<String> {
+    let (name, headroom) = (&pool.name, pool.headroom.as_ref()?);
+    if view.kv.is_none() {
+        return Some(format!(
+            "{}: no live worker of pool {name} reports its KV blocks, so nothing is measured against them",
+            headroom.knob
+        ));
+    }
+    let (engine, configured) = (view.block_size?, pool.block_size);
+    (engine != configured).then(|| {
+        format!(
+            "pool {name}: kv.block_size is {configured}, its workers report {engine} tokens in a block, which counts"
+        )
+    })
 }
 
 impl Scene<'_> {
@@ -52,7 +72,7 @@ impl Scene<'_> {
 
     /// Fit of a request into the free blocks. `whole` is all that the request needs, where that is certain.
     pub(super) fn fits_free_blocks(&self, needed: Blocks, whole: Option<Blocks>) -> Result<(), Refusal> {
-        let Some((Room { most, free }, headroom)) = self.room() else { return Ok(()) };
+        let Some((Room { most, free, .. }, headroom)) = self.room() else { return Ok(()) };
         let max_share = self.pool.max_share.as_ref().unwrap_or(headroom);
         let refuse = |reason, measured, allowed, retry| {
             let share = if reason == Reason::Oversize { max_share } else { headroom };
@@ -89,7 +109,8 @@ impl Scene<'_> {
         let of_all = all.free.0.saturating_sub(unseen);
         let of_one = self.free_where_steered().or(freest.map(|cache| cache.free));
         let free = of_one.map_or(of_all, |one| one.0.min(of_all));
-        Some((Room { most: self.most_of_one()?, free: Blocks(free) }, headroom))
+        let block_size = view.block_size.unwrap_or(self.pool.block_size);
+        Some((Room { most: self.most_of_one()?, free: Blocks(free), block_size }, headroom))
     }
 
     /// Blocks of the largest cache that one request may need at most.

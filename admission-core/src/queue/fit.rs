@@ -60,7 +60,7 @@ impl Waiting {
 
     /// Blocks that it needs of a room.
     fn blocks(&self, room: Room) -> Blocks {
-        room.need(self.waiter.amount().blocks, !self.waiter.ask.prompt_read)
+        room.need(self.waiter.ask.amount(room.block_size).blocks, !self.waiter.ask.prompt_read)
     }
 
     /// Beginning of its hold, while it keeps the line.
@@ -143,14 +143,15 @@ impl Queue {
 
     /// Lets others pass a waiter that was refused for want of blocks; false when it keeps the line.
     pub(crate) fn lets_pass(&mut self, waiting: &Waiting, refusal: &Refusal) -> bool {
-        self.note_refusal(refusal);
+        self.note_refusal(refusal, waiting.waiter.pool.block_size);
         waiting.yields(self.room)
     }
 
-    /// Notes what a refusal for want of blocks says of the room.
-    pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
-        let most = self.room.map_or(Blocks(u64::MAX), |room| room.most);
-        self.room = refusal.limit.as_ref().map(|limit| Room { most, free: Blocks(limit.allowed) });
+    /// Notes what a refusal for want of blocks says of the room, in blocks of `block_size` where no room was known.
+    pub(crate) fn note_refusal(&mut self, refusal: &Refusal, block_size: u32) {
+        let unknown = Room { most: Blocks(u64::MAX), free: Blocks(0), block_size };
+        let known = self.room.unwrap_or(unknown);
+        self.room = refusal.limit.as_ref().map(|limit| Room { free: Blocks(limit.allowed), ..known });
     }
 
     /// Makes a waiter keep the line from now on.

@@ -45,6 +45,8 @@ pub struct ViewSummary {
     pub in_hand: Option<u64>,
     /// Sequences that the live workers run concurrently, as their engines report.
     pub batch: Option<u64>,
+    /// Tokens in a KV block, as the engines of the live workers report; `None` where none does, or two differ.
+    pub block_size: Option<u32>,
     /// Requests that wait in other proxies for nothing but the pool, in lanes without a dispatch budget.
     pub demand_elsewhere: u64,
     /// Other proxies that share the pool.
@@ -128,6 +130,7 @@ impl ViewSummary {
             on_receipt: receipt.acknowledged,
             in_hand,
             batch: pool.batch.filter(|batch| *batch > 0),
+            block_size: pool.block_size.filter(|size| *size > 0),
             demand_elsewhere: pool.demand_elsewhere,
             other_proxies: u32::try_from(pool.other_proxies).unwrap_or(u32::MAX),
             dispatch_budget: from_millionths(to_millionths(pool.dispatch_budget)),
@@ -176,7 +179,7 @@ impl ViewSummary {
             unknown_as_most(self.in_hand),
             unknown_as_most(self.batch),
             self.demand_elsewhere,
-            u64::from(self.other_proxies),
+            u64::from(self.other_proxies) | u64::from(self.block_size.unwrap_or(0)) << 32,
             unknown_as_most(self.reported_held),
         ];
         let mut bytes = vec![FORMAT];
@@ -226,7 +229,9 @@ impl ViewSummary {
         let on_receipt = Credit { admitted, held: known() };
         let summary = Self { credit, full_requests, full_blocks, on_receipt, ..summary };
         let (in_hand, batch, demand_elsewhere) = (known(), known(), known().unwrap_or(0));
-        let other_proxies = u32::try_from(known().unwrap_or(0)).unwrap_or(u32::MAX);
+        // Why two in one: with eight bytes each the summary would be longer than 192.
+        let both = known().unwrap_or(0);
+        let (other_proxies, block_size) = (both as u32, (both >> 32) as u32);
         let unknown = small.get(12..14).and_then(|bytes| bytes.try_into().ok()).map(u16::from_le_bytes);
         let mut single = small.chunks_exact(4).filter_map(|chunk| chunk.try_into().ok().map(u32::from_le_bytes));
         let mut blocks = || single.next().map(|blocks| Blocks(u64::from(blocks)));
@@ -241,6 +246,7 @@ impl ViewSummary {
         Some(Self {
             in_hand,
             batch,
+            block_size: (block_size > 0).then_some(block_size),
             demand_elsewhere,
             other_proxies,
             reported_held: known(),
@@ -312,6 +318,7 @@ mod tests {
             full_requests: Some(96),
             full_blocks: Some(3_400),
             batch: Some(96),
+            block_size: Some(32),
             demand_elsewhere: 3,
             other_proxies: 1,
             dispatch_budget: Some(0.125),

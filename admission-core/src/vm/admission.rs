@@ -49,7 +49,7 @@ impl Vm {
         let Request { ask, rules, .. } = *request;
         let picture = self.picture(store, rules.pool, request.can_be_steered);
         let known = picture.known();
-        let mut lease = lease_of(request, turn.band, now);
+        let mut lease = lease_of(request, turn.band, known.block_size(rules.pool), now);
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
         let evictable = lease.preemptible.then(|| self.evictable_with(&lease, now));
@@ -84,7 +84,7 @@ impl Vm {
     ) -> Result<Option<Spending>, Refusal> {
         let Some(lease) = self.leases.get(&id).cloned() else { return Ok(None) };
         let mut spent = None;
-        let (before, after) = (lease.amount, ask.amount(lease.pool.block_size));
+        let (before, after) = (lease.amount, ask.amount(lease.block_size));
         let cost = Cost { tokens: after.tokens, ..lease.cost };
         let classes: Vec<TallyKey> = rules.classes.iter().map(|class| class.key).collect();
         let joined = rules.classes.iter().filter(|class| !lease.classes.contains(&class.key));
@@ -226,7 +226,7 @@ impl Vm {
     }
 }
 
-fn lease_of(request: &Request<'_>, band: &Lane, now: Time) -> Lease {
+fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> Lease {
     let Request { ask, rules, tenant_key, bytes, .. } = *request;
     let lane: LaneKey = rules.lane.key;
     Lease {
@@ -239,7 +239,8 @@ fn lease_of(request: &Request<'_>, band: &Lane, now: Time) -> Lease {
         started: now,
         prompt: ask.prompt,
         output: ask.output,
-        amount: ask.amount(rules.pool.block_size),
+        amount: ask.amount(block_size),
+        block_size,
         classes: rules.classes.iter().map(|class| class.key).collect(),
         worker: None,
         since: 0,

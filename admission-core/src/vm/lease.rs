@@ -30,6 +30,8 @@ pub(super) struct Lease {
     pub(super) prompt: Tokens,
     pub(super) output: Tokens,
     pub(super) amount: Amount,
+    /// Tokens in a block of its amount.
+    pub(super) block_size: u32,
     /// Of its pool, that it is counted in.
     pub(super) classes: Vec<TallyKey>,
     /// Worker that it was steered to.

@@ -38,7 +38,7 @@ impl Vm {
         let Some(holder) = self.holder.filter(|_| output > reserved) else { return Some(nothing) };
         let step = output.0.saturating_sub(lease.output.0).clamp(LEAST_STEP, MOST_STEP);
         let tokens = lease.prompt.plus(output).plus(Tokens(step)).min(MOST_TOKENS);
-        let after = Amount { tokens, blocks: tokens.blocks_of(lease.pool.block_size), ..lease.amount };
+        let after = Amount { tokens, blocks: tokens.blocks_of(lease.block_size), ..lease.amount };
         let (amount, lane) = (after.minus(lease.amount), lease.lane);
         if amount.is_zero() {
             return Some(Overdraft { reserved: MOST_TOKENS, ..nothing });

@@ -148,7 +148,7 @@ impl Vm {
         let mut queue = self.queues.remove(&key).unwrap_or_default();
         note_emptiness(&mut queue, refused.reason, now);
         if refused.reason == Reason::KvBlocks {
-            queue.note_refusal(refused);
+            queue.note_refusal(refused, waiter.pool.block_size);
         }
         let turn = newcomer(Some(&queue), &waiter.request(), waiter.arrived);
         queue.push(ticket, waiter.clone(), tag, aside, now);

@@ -219,7 +219,18 @@ impl Pool {
         let workers = self.tried(now, patience, |worker, judged| worker.now(Some(proxy), (now, patience), judged));
         let full = full(self.loads_by_role(now, patience).map(|(role, load)| (role, self.saturation.full(&load))));
         let batch = self.batch(now, patience);
-        PoolNow { name: Arc::clone(&self.name), said, saturation, full, batch, others, dispatch_budget, workers }
+        let block_size = self.block_size(now, patience);
+        PoolNow {
+            name: Arc::clone(&self.name),
+            said,
+            saturation,
+            full,
+            batch,
+            block_size,
+            others,
+            dispatch_budget,
+            workers,
+        }
     }
 
     /// What is told of it, but for what proxies admitted. `queued` wait in the proxies.
@@ -227,6 +238,14 @@ impl Pool {
         let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
         let workers = self.tried(now, patience, |worker, judged| worker.now(None, (now, patience), judged).report());
         PoolReport { saturation, dispatch_budget, workers, ..PoolReport::default() }
+    }
+
+    /// Tokens in a KV block of the live workers that generate; `None` where none reports it, or two differ.
+    fn block_size(&self, now: Duration, patience: &Patience) -> Option<u32> {
+        let decoding = self.loads_by_role(now, patience).filter(|(role, _)| role.decodes());
+        let mut sizes = decoding.filter_map(|(_, load)| u32::try_from(load.block_size?).ok());
+        let first = sizes.next()?;
+        sizes.all(|size| size == first).then_some(first)
     }
 
     /// Sequences that the live workers run concurrently which generate; `None` when one of their engines does not report it.

@@ -214,3 +214,29 @@ async fn a_worker_that_hides_its_blocks_counts_as_full() {
     assert_eq!(rig.state().await["pools"]["main"]["view"]["kv_unknown_workers"], 1);
     rig.counts("sluice_kv_unknown_workers", &[("pool", "main")], 1).await;
 }
+
+/// A policy that does not know the engine's block size refuses nothing that fits, and the log says which size counts; it also says
+/// when no worker reports blocks any more.
+#[tokio::test]
+async fn the_block_size_is_the_engines_and_the_log_says_what_counts() {
+    let mut setup = setup();
+    setup.wait = Wait::AtHeaders;
+    setup.worker.block_size = 32;
+    let rig = Rig::start(setup).await;
+    let _sidecar = watched(&rig).await;
+    // 150 blocks of 16 tokens, 75 of 32.
+    let answer = rig.post("acme", &[], &of_tokens(2_400, 2)).await;
+    assert_eq!(answer.status(), 200, "{}", answer.text().await.unwrap());
+    let logs = async |sentence: &str| {
+        eventually("the log says so", async || {
+            let log = rig.envoy.log();
+            log.contains(sentence).then_some(()).ok_or_else(|| sentence.to_owned())
+        })
+        .await;
+    };
+    logs("pool main: kv.block_size is 16, its workers report 32 tokens in a block, which counts").await;
+    assert_eq!(rig.state().await["pools"]["main"]["view"]["kv_block_size"], 32);
+    rig.worker.set_faults([worker_sim::Fault::NoCacheSize]);
+    logs("no live worker of pool main reports its KV blocks, so nothing is measured against them").await;
+    rig.nothing_is_held().await;
+}

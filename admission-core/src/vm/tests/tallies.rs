@@ -1,4 +1,4 @@
-//! What is counted beside lanes: classes, workers, marks, fair tags.
+//! Counts beside lanes: classes, workers, marks, fair tags.
 
 use serde_json::{Value, json};
 
@@ -29,16 +29,25 @@ fn push(proxy: &Proxy, generation: u64, workers: &[(&str, bool)]) {
     push_reports(proxy, generation, &workers.iter().map(report).collect::<Vec<_>>());
 }
 
+/// A worker that has so many of 1,000 blocks free.
+fn worker(address: &str, free: u64) -> Value {
+    let ranks = json!([{"kv_used_blocks": 1_000 - free, "kv_total_blocks": 1_000}]);
+    json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": false, "ranks": ranks})
+}
+
 fn push_reports(proxy: &Proxy, generation: u64, workers: &[Value]) {
+    push_pool(proxy, generation, &json!({"workers": workers}));
+}
+
+fn push_pool(proxy: &Proxy, generation: u64, pool: &Value) {
     let token = "00".repeat(32);
     let control = json!({"role": "control", "token_sha256": token}).to_string();
     let Ok(Plugin::Control(control)) = Plugin::parse(control.as_bytes()) else { panic!("control") };
-    let pool = json!({"workers": workers});
     let view = json!({"version": 1, "epoch": 1, "generation": generation, "pools": {"p": pool}});
     Receiver::of(&control).take(&*proxy.store, view.to_string().as_bytes(), proxy.now).unwrap();
 }
 
-/// What a control listener leaves whose build knows no list of workers.
+/// Leaves what a control listener does whose build knows no list of workers.
 fn summary_alone(proxy: &Proxy, generation: u64) {
     let key = proxy.policy.keys.view_of("p");
     let (bytes, version) = proxy.store.read(&key);
@@ -140,8 +149,6 @@ fn blocks_given_to_a_worker_since_its_numbers_bound_the_next_there() {
         json!({"name": "p", "max_in_flight": 99, "pick_endpoint": true, "kv": {"block_size": 16, "headroom": 0.0}});
     let proxy = proxy(&json!({"pools": [pool]}));
     let (mut one, mut two) = (proxy.vm(), proxy.vm());
-    let ranks = |free: u64| json!([{"kv_used_blocks": 1_000 - free, "kv_total_blocks": 1_000}]);
-    let worker = |address, free| json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": false, "ranks": ranks(free)});
     push_reports(&proxy, 1, &[worker(A, 550), worker(B, 550)]);
     let blocks = |blocks: u64| 16 * blocks;
     let header = |admitted: Admission| admitted.endpoint.map(|endpoint| endpoint.header);
@@ -156,6 +163,26 @@ fn blocks_given_to_a_worker_since_its_numbers_bound_the_next_there() {
     assert_eq!(proxy.tallied("p", TallyKey::worker(WorkerKey::of(A))), 1, "corrections count no further request");
     assert_eq!(proxy.ask(&mut two, blocks(350)).map(header), Ok(Some(format!("{A},{B}"))), "350 are left at A");
     assert_eq!(proxy.ask(&mut two, blocks(451)).err(), Some(Reason::KvBlocks));
+}
+
+/// A lease that was charged in blocks of one size is corrected and given back in blocks of that size.
+#[test]
+fn a_lease_keeps_the_block_size_that_it_began_with() {
+    let proxy =
+        proxy(&json!({"pools": [{"name": "p", "max_in_flight": 9, "kv": {"block_size": 16, "headroom": 0.0}}]}));
+    let mut vm = proxy.vm();
+    let lease = proxy.ask(&mut vm, 1_600).unwrap().lease;
+    assert_eq!(proxy.pool().blocks.0, 100);
+    push_pool(&proxy, 1, &json!({"block_size": 32, "workers": [worker(A, 500)]}));
+    let other = proxy.ask(&mut vm, 1_600).unwrap().lease;
+    assert_eq!(proxy.pool().blocks.0, 150);
+    proxy.correct(&mut vm, lease, 800).unwrap();
+    proxy.correct(&mut vm, other, 3_200).unwrap();
+    assert_eq!(proxy.pool().blocks.0, 50 + 100);
+    for lease in [lease, other] {
+        vm.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now);
+    }
+    assert_eq!(proxy.pool(), Amount::default());
 }
 
 #[test]

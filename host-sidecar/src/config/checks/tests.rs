@@ -277,3 +277,17 @@ fn pools_are_named_as_proxies_take_them() {
         "pools: 1025 pools are more than 1024, the most that proxies take"
     );
 }
+
+#[test]
+fn an_engine_that_never_reports_kv_blocks_is_warned_of() {
+    let warnings = |engine: &str| {
+        let text = format!(
+            "{{proxies: [{{url: 'http://p:1', token: t}}], pools: [{{name: main, engine: {engine}, workers: ['a:1']}}]}}"
+        );
+        Config::parse(&text).unwrap().warnings().iter().filter(|warning| warning.contains("no KV blocks")).count()
+    };
+    let mapping = |more: &str| format!("{{custom: {{running: r{more}}}}}");
+    assert_eq!((warnings("tgi"), warnings("vllm"), warnings("llamacpp")), (1, 0, 0));
+    assert_eq!(warnings(&mapping("")), 1);
+    assert_eq!(warnings(&mapping(", kv_total_blocks: t, kv_used_blocks: u")), 0);
+}

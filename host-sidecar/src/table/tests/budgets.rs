@@ -65,3 +65,17 @@ fn engines_that_all_tell_their_batch_tell_that_of_the_pool() {
     setting.table.end_scrape(setting.begin("a2:1", ms(0)), Ok(told(Some(16))), ms(0));
     assert_eq!(batch(&setting), Some(64));
 }
+
+#[test]
+fn engines_that_agree_on_their_block_size_tell_it_for_the_pool() {
+    let mut setting = setting();
+    setting.settle();
+    let size = |setting: &Setting| setting.table.told_to(setting.proxies[0], ms(0)).remove(0).block_size;
+    let says = |block_size| Reading { limits: Limits { block_size, ..Limits::default() }, ..reading(vec![rank(1)]) };
+    setting.table.end_scrape(setting.begin("a1:1", ms(0)), Ok(says(Some(32))), ms(0));
+    assert_eq!(size(&setting), Some(32), "the other does not report it");
+    setting.table.end_scrape(setting.begin("a2:1", ms(0)), Ok(says(Some(64))), ms(0));
+    assert_eq!(size(&setting), None, "two differ");
+    setting.table.end_scrape(setting.begin("a2:1", ms(0)), Ok(says(Some(32))), ms(0));
+    assert_eq!(size(&setting), Some(32));
+}
