@@ -32,7 +32,10 @@ struct Step {
     run: fn(&Workspace) -> Command,
 }
 
-const STEPS: [Step; 7] = [
+/// Commit of the release before this one, whose filter and sidecar work with these.
+const RELEASE_BEFORE: &str = "0f227f7";
+
+const STEPS: [Step; 8] = [
     Step {
         name: "simulation",
         command: "cargo xtask sim --scenario chaos --seed 480 --seeds 1000",
@@ -80,6 +83,16 @@ const STEPS: [Step; 7] = [
         command: "cargo xtask chaos --minutes 4 --seed 2",
         build: |workspace| lab::CHAOS.build(workspace),
         run: |workspace| with(lab::CHAOS.command(workspace), "--minutes 4 --seed 2"),
+    },
+    Step {
+        name: "neighbours",
+        command: "cargo xtask neighbours 0f227f7",
+        build: |_| Ok(()),
+        run: |workspace| {
+            let mut cargo = command::cargo("xtask", ["neighbours", RELEASE_BEFORE]);
+            cargo.current_dir(&workspace.root);
+            cargo
+        },
     },
     Step {
         name: "vllm",
