@@ -177,7 +177,7 @@ mod tests {
 
     fn record(id: usize, outcome: Outcome) -> Record {
         let (sent, ended) = (Duration::from_secs(5), Duration::from_secs(6));
-        Record { id, tenant: "acme".into(), life: 0, sent, ended, outcome, let_in: false }
+        Record { id, tenant: "acme".into(), lane: None, life: 0, sent, ended, outcome, let_in: false }
     }
 
     fn visit(id: usize) -> Visit {

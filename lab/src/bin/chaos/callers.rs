@@ -26,6 +26,8 @@ pub struct Record {
     /// Its number, from 0.
     pub id: usize,
     pub tenant: String,
+    /// The lane that it asked for.
+    pub lane: Option<&'static str>,
     /// Which proxy it was sent to.
     pub life: usize,
     /// Since the start, as is the other.
@@ -122,8 +124,16 @@ impl Callers {
         let mut let_in = false;
         let outcome = timeout(BOUND, exchange(request, shot.leaves, &mut let_in)).await;
         let outcome = outcome.unwrap_or(Outcome::Unanswered);
-        let record =
-            Record { id, tenant: shot.tenant, life: door.life, sent, ended: self.clock.elapsed(), outcome, let_in };
+        let record = Record {
+            id,
+            tenant: shot.tenant,
+            lane: shot.lane,
+            life: door.life,
+            sent,
+            ended: self.clock.elapsed(),
+            outcome,
+            let_in,
+        };
         self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
     }
 }

@@ -46,7 +46,7 @@ struct Peak {
 }
 
 /// A cap as it changes; until each time, this was allowed.
-type Allowed = Vec<(Duration, u64)>;
+pub type Allowed = Vec<(Duration, u64)>;
 
 /// Looks at every cap of every proxy.
 pub fn overshoot(history: &History, records: &BTreeMap<usize, Record>, visits: &[Visit]) -> Overshoot {
@@ -94,7 +94,7 @@ pub fn overshoot(history: &History, records: &BTreeMap<usize, Record>, visits: &
 }
 
 /// Until when the filter may have held it.
-fn held_until(history: &History, record: &Record, visit: &Visit) -> Duration {
+pub fn held_until(history: &History, record: &Record, visit: &Visit) -> Duration {
     let left = visit.left.unwrap_or(Duration::MAX);
     let fatal = history.incidents.iter().filter(|one| !matches!(one.kind, Kind::Worker(_)) && one.life == record.life);
     let death = fatal.map(|incident| incident.from).filter(|from| *from >= record.sent).min().unwrap_or(Duration::MAX);
@@ -108,14 +108,14 @@ fn held_until(history: &History, record: &Record, visit: &Visit) -> Duration {
 }
 
 /// Whether every policy that may have stood between two times is such a one.
-fn always(policies: &[Standing], from: Duration, until: Duration, fits: fn(&Draw) -> bool) -> bool {
+pub fn always(policies: &[Standing], from: Duration, until: Duration, fits: fn(&Draw) -> bool) -> bool {
     let ends = policies.iter().skip(1).map(|next| next.sure).chain([Duration::MAX]);
     let stood = policies.iter().zip(ends).filter(|(policy, end)| policy.written <= until && from <= *end);
     stood.map(|(policy, _)| policy).all(|policy| fits(&policy.draw))
 }
 
 /// The largest cap of those policies that may stand, step by step; none while a VM may have been taken for dead.
-fn allowed(history: &History, life: usize, cap: impl Fn(&Caps) -> u64) -> Allowed {
+pub fn allowed(history: &History, life: usize, cap: impl Fn(&Caps) -> u64) -> Allowed {
     let policies = &history.policies;
     let ends: Vec<Duration> = policies.iter().skip(1).map(|next| next.sure).chain([Duration::MAX]).collect();
     let fences: Vec<_> = history.fences.iter().filter(|fence| fence.life == life).collect();

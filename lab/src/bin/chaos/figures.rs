@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::balance::Balance;
 use super::caps::Overshoot;
+use super::spare::Spare;
 use super::stage::Rest;
 
 /// By which the proxy's memory may have grown, in MiB: compiled code of two other builds, some 25 MiB each, which the proxy keeps
@@ -27,6 +28,10 @@ pub struct Figures {
     pub overshoot: u64,
     /// Caps that were reached, each counted for each proxy.
     pub caps_reached: usize,
+    /// The most requests beyond what a dispatch budget leaves, at a start of its lane.
+    pub budget_exceeded: u64,
+    /// Starts of the last request that a budget left room for.
+    pub budget_reached: usize,
     /// Times that a VM may have been taken for dead because the machine did not let it run; caps are not looked at then.
     pub fences: usize,
     /// By which the last proxy's memory has grown since its first seconds.
@@ -51,7 +56,7 @@ pub struct Run {
 }
 
 impl Figures {
-    pub fn new(run: Run, rest: Rest, overshoot: &Overshoot, balance: Balance) -> Self {
+    pub fn new(run: Run, rest: Rest, (overshoot, spare): (&Overshoot, &Spare), balance: Balance) -> Self {
         let growth = rest.rss_mib.1 - rest.rss_mib.0;
         let mut broken = Vec::new();
         if rest.held > 0 {
@@ -69,6 +74,9 @@ impl Figures {
         if overshoot.by > 0 {
             broken.push(format!("a cap was exceeded by {}: {}", overshoot.by, overshoot.what));
         }
+        if spare.by > 0 {
+            broken.push(format!("a dispatch budget was exceeded by {}: {}", spare.by, spare.what));
+        }
         if overshoot.reached == 0 {
             broken.push("no cap was ever reached, so none was checked".into());
         }
@@ -85,6 +93,8 @@ impl Figures {
             waiting: rest.waiting,
             overshoot: overshoot.by,
             caps_reached: overshoot.reached,
+            budget_exceeded: spare.by,
+            budget_reached: spare.reached,
             fences,
             rss_growth_mib: growth,
             rss_mib: rest.rss_mib.1,
@@ -120,6 +130,8 @@ impl Figures {
         line("waiting at the end", self.waiting.to_string());
         line("most beyond a cap", self.overshoot.to_string());
         line("caps reached", self.caps_reached.to_string());
+        line("most beyond a dispatch budget", self.budget_exceeded.to_string());
+        line("dispatch budgets reached", self.budget_reached.to_string());
         line("VMs taken for dead while they lived", self.fences.to_string());
         line("the last proxy's memory has grown by", format!("{:.1} MiB", self.rss_growth_mib));
         line("  to", format!("{:.1} MiB", self.rss_mib));

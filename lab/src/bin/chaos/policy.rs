@@ -1,6 +1,7 @@
 //! Policies that chaos changes between, and what each of them allows.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -15,6 +16,15 @@ pub const WITH_TOKENS: &str = "acme";
 
 /// Longest wait of any lane, in milliseconds.
 pub const LONGEST_WAIT_MS: u64 = 2_500;
+
+/// The lane with a dispatch budget.
+pub const BATCH: &str = "batch";
+
+/// Share of the pool that it leaves free.
+pub const BASELINE: f64 = 0.25;
+
+/// Time after which a waiter of it counts as of the lane above.
+pub const AGES_AFTER: Duration = Duration::from_secs(1);
 
 /// A policy by what was drawn for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +137,7 @@ impl Draw {
         let mut lanes = vec![
             json!({"name": "interactive", "priority": 100}),
             json!({"name": "standard", "priority": 0}),
-            json!({"name": "batch", "priority": -10, "ceiling": 5.0}),
+            json!({"name": BATCH, "priority": -10, "ceiling": 5.0, "dispatch_budget": {"baseline": BASELINE}}),
         ];
         if self.urgent {
             lanes.insert(0, json!({"name": "urgent", "priority": 200}));
@@ -139,7 +149,7 @@ impl Draw {
             lanes[0]["reserve"] = json!(0.2);
             if let Some(lowest) = lanes.last_mut() {
                 lowest["preemptible"] = self.preemptible.into();
-                lowest["aging"] = json!({"after": "1s", "to": "standard"});
+                lowest["aging"] = json!({"after": format!("{}s", AGES_AFTER.as_secs()), "to": "standard"});
             }
         }
         lanes
