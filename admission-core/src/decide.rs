@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::budget::NotYet;
 use crate::config::StalePolicy;
 use crate::endpoint::Endpoint;
-use crate::ledger::{Amount, Cost, Ledger};
+use crate::ledger::{Amount, Cost, Ledger, TallyKey};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Cap, Class, Lane, Lanes, Limits, Pool};
@@ -174,13 +174,13 @@ pub fn allowed_by_budget(
 }
 
 /// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all, and to
-/// belong to the classes in `rules` as well.
+/// belong to the classes in `rules` as well. `worker` is the one that it was steered to.
 ///
 /// # Errors
 /// Its tenant would hold too many tokens, a class too many requests, or the blocks do not fit.
 pub fn may_grow(
     by: Amount,
-    whole: Blocks,
+    (whole, worker): (Blocks, Option<TallyKey>),
     rules: Rules<'_>,
     known: Known<'_>,
     held: Held<'_>,
@@ -188,7 +188,11 @@ pub fn may_grow(
 ) -> Result<(), Refusal> {
     within_tenant_caps(by, rules, held)?;
     within_class_caps(rules.classes, held)?;
-    scene(rules, known, held, now).fits_free_blocks(by.blocks, Some(whole))
+    // Why without the workers: its own is the only one that it can grow at.
+    let of_all = Known { workers: None, ..known };
+    scene(rules, of_all, held, now).fits_free_blocks(by.blocks, Some(whole))?;
+    let scene = scene(rules, known, held, now);
+    worker.map_or(Ok(()), |worker| scene.fits_at_worker(worker, by.blocks))
 }
 
 /// Whether a request of this size could ever be served; what was not read proves nothing.

@@ -58,6 +58,24 @@ impl<'a> Scene<'a> {
         below_cap.or_else(|| open.iter().map(|open| open.blocks).max())
     }
 
+    /// Fit of what a steered lease grows by into the free blocks of its worker. A worker that is no longer listed holds back nothing.
+    pub(super) fn fits_at_worker(&self, worker: TallyKey, by: Blocks) -> Result<(), Refusal> {
+        let (Sight::Fresh(view), Some(workers), Some(headroom)) = (self.sight, self.workers, &self.pool.headroom)
+        else {
+            return Ok(());
+        };
+        let Some(seen) = workers.list.iter().find(|seen| TallyKey::worker(seen.key) == worker) else { return Ok(()) };
+        let unseen = self.ledger.unseen_at_workers(view.credit, self.members).get(&worker).copied().unwrap_or_default();
+        let free = self.free_at(view, seen.takes, unseen);
+        if by <= free {
+            return Ok(());
+        }
+        let knob = Arc::clone(&headroom.knob);
+        let limit = Limit { knob, measured: by.0, allowed: free.0, unit: "KV blocks of its worker" };
+        let retry = advice(Some((self.ledger, self.members)), 1);
+        Err(Refusal { reason: Reason::KvBlocks, limit: Some(limit), detail: Detail::None, retry, place: None })
+    }
+
     /// Some worker is not busy.
     pub(super) fn some_worker_is_free(&self) -> Result<(), Refusal> {
         let Sight::Fresh(view) = self.sight else { return Ok(()) };

@@ -8,7 +8,7 @@ use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN,
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
 use crate::budget::Spent;
-use crate::decide::{Ask, Held, Known, Rules, Turn, decide, may_grow};
+use crate::decide::{Ask, Held, Rules, Turn, decide, may_grow};
 use crate::ledger::{Amount, Cost, LaneKey, Ledger, Report, TallyKey};
 use crate::members::Holder;
 use crate::outcome::Refusal;
@@ -135,10 +135,11 @@ impl Vm {
         now: Time,
     ) -> Result<(Spent, Spent), Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
-        let view = view_of(store, rules.pool);
-        let known = Known { view: view.as_ref(), workers: None };
+        let picture = self.picture(store, rules.pool, more.worker.is_some());
+        let known = picture.known();
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
-        let judge = |held: Held<'_>| may_grow(more.amount, whole.blocks, rules, known, held, now).map(|()| None);
+        let judge =
+            |held: Held<'_>| may_grow(more.amount, (whole.blocks, more.worker), rules, known, held, now).map(|()| None);
         let claim: Claim<'_> = more.claim(None);
         let granted = claim.charge(store, (&self.members, holder), seen, &Starts::Nothing, judge, now);
         granted.map(|granted| granted.spent).map_err(|denied| {

@@ -165,6 +165,23 @@ fn blocks_given_to_a_worker_since_its_numbers_bound_the_next_there() {
     assert_eq!(proxy.ask(&mut two, blocks(451)).err(), Some(Reason::KvBlocks));
 }
 
+/// A request that was let in by a guess grows at its own worker, whatever is free at another.
+#[test]
+fn a_lease_grows_into_the_blocks_of_its_own_worker() {
+    let pool =
+        json!({"name": "p", "max_in_flight": 99, "pick_endpoint": true, "kv": {"block_size": 16, "headroom": 0.0}});
+    let proxy = proxy(&json!({"pools": [pool]}));
+    let mut vm = proxy.vm();
+    push_reports(&proxy, 1, &[worker(A, 550), worker(B, 550)]);
+    let guessed = proxy.ask(&mut vm, 16).unwrap();
+    assert!(guessed.endpoint.unwrap().header.starts_with(A));
+    proxy.ask(&mut vm, 160).unwrap();
+    assert!(proxy.ask(&mut vm, 6_400).unwrap().endpoint.unwrap().header.starts_with(A));
+    assert_eq!(proxy.correct(&mut vm, guessed.lease, 8_000), Err(Reason::KvBlocks), "149 are left at A, 540 at B");
+    proxy.correct(&mut vm, guessed.lease, 16 * 150).unwrap();
+    assert_eq!(proxy.pool().blocks.0, 150 + 10 + 400);
+}
+
 /// A lease that was charged in blocks of one size is corrected and given back in blocks of that size.
 #[test]
 fn a_lease_keeps_the_block_size_that_it_began_with() {
