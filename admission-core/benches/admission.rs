@@ -7,18 +7,22 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use admission_core::decide::{Ask, Held, Known, Rules, Turn, decide, flow_of};
-use admission_core::ledger::{Amount, Ledger};
+use admission_core::ledger::{Amount, Begun, LaneKey, Ledger, TallyKey};
 use admission_core::members::Members;
 use admission_core::policy::{Plugin, Policy};
 use admission_core::record::Record;
 use admission_core::store::{self, Conflict, Store, Version};
 use admission_core::units::{Blocks, Time, Tokens};
 use admission_core::usage::Served;
+use admission_core::view::{Receipt, ViewDocument, ViewSummary, Workers};
 use admission_core::vm::{Request, Usage, Vm};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 /// VMs that hold something in every record.
 const VMS: [usize; 2] = [1, 16];
+
+/// Workers that a request can be steered to.
+const WORKERS: [usize; 3] = [10, 100, 1_000];
 
 const NOW: Time = Time(1_000_000);
 
@@ -140,6 +144,62 @@ fn decision(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// A decision that chooses one of so many workers, each of which holds four requests, one begun since its numbers were read.
+fn steered_decision(criterion: &mut Criterion) {
+    let steered =
+        POLICY.replace(r#""max_in_flight": 1000}]"#, r#""max_in_flight": 9000, "pick_endpoint": true, "kv": {}}]"#);
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(steered.as_bytes()) else { panic!("{steered}") };
+    let rules = rules(&policy);
+    let turn = Turn { band: rules.lane, flow: 0, urgency: NOW.0, bytes: 262, waits_in: None, behind_its_like: None };
+    let mut group = criterion.benchmark_group("decide_steered");
+    for count in WORKERS {
+        let document = view_of(count);
+        let pool = document.pools.get("llama").expect("it is there");
+        let receipt = Receipt { at: NOW, ..Receipt::default() };
+        let (view, workers) = (ViewSummary::new(&document, pool, &receipt), Workers::new(&document, pool));
+        let (members, ledger) = holding_at(&workers, rules.lane.key);
+        let known = Known { view: Some(&view), workers: Some(&workers) };
+        let nobody = Ledger::default();
+        let held = Held { tenant: &nobody, pool: &ledger, members: &members };
+        group.bench_function(format!("{count}_workers"), |bencher| {
+            bencher.iter(|| decide(black_box(&ask()), rules, &turn, known, held, NOW).expect("there is room"));
+        });
+    }
+    group.finish();
+}
+
+fn view_of(workers: usize) -> ViewDocument {
+    let rank = serde_json::json!({"running": 4, "waiting": 0, "kv_used_blocks": 400, "kv_total_blocks": 4_000});
+    let report = |number: usize| {
+        let address = format!("10.0.{}.{}:8000", number / 250, number % 250);
+        serde_json::json!({
+            "address": address, "state": "up", "scraped_ms_ago": 5, "busy": false, "blocks_until_busy": 3_000, "ranks": [rank],
+        })
+    };
+    let workers: Vec<_> = (0..workers).map(report).collect();
+    let pools = serde_json::json!({"llama": {"saturation": 0.1, "workers": workers}});
+    let document = serde_json::json!({"version": 1, "epoch": 1, "generation": 1, "pools": pools});
+    serde_json::from_value(document).expect("it is a view")
+}
+
+/// Eight VMs that hold four requests at each worker.
+fn holding_at(workers: &Workers, lane: LaneKey) -> (Members, Ledger) {
+    let (mut members, mut ledger) = (Members::default(), Ledger::default());
+    let holders: Vec<_> = (0..8).filter_map(|_| members.join()).collect();
+    let amount = Amount { requests: 1, tokens: Tokens(160), blocks: Blocks(10) };
+    for (number, seen) in workers.list.iter().cycle().take(4 * workers.list.len()).enumerate() {
+        let (Some(holder), worker) = (holders.get(number % holders.len()), TallyKey::worker(seen.key)) else {
+            continue;
+        };
+        ledger.admit(&members, *holder, lane, amount);
+        ledger.tally(&members, *holder, worker, 1);
+        if number < workers.list.len() {
+            ledger.begin(&members, *holder, Begun { blocks: amount.blocks, worker: Some(worker), ..Begun::default() });
+        }
+    }
+    (members, ledger)
+}
+
 fn record(criterion: &mut Criterion) {
     let policy = policy();
     let lane = rules(&policy).lane.key;
@@ -162,6 +222,6 @@ fn record(criterion: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(50).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(2));
-    targets = admit_and_release, decision, record
+    targets = admit_and_release, decision, steered_decision, record
 }
 criterion_main!(benches);

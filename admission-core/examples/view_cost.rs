@@ -47,6 +47,7 @@ fn worker(number: usize, running: u64) -> WorkerReport {
         role: Default::default(),
         kv_unreported: false,
         blocks_until_busy: Some(100),
+        admitted: Some(123_456),
         ranks: vec![RankReport {
             kv_used_blocks: Some(1_000 + running),
             kv_total_blocks: Some(8_192),

@@ -151,7 +151,7 @@ pub fn decide(
     scene.within_dispatch_budget(rules.lane, amount, turn.bytes)?;
     within_pool_caps(amount, &scene)?;
     within_class_caps(rules.classes, held)?;
-    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks))?;
+    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), scene.room())?;
     first_in_line(&scene, turn, amount.tokens, rules, held)?;
     scene.at_a_worker(amount.blocks)
 }
@@ -188,11 +188,8 @@ pub fn may_grow(
 ) -> Result<(), Refusal> {
     within_tenant_caps(by, rules, held)?;
     within_class_caps(rules.classes, held)?;
-    // Why without the workers: its own is the only one that it can grow at.
-    let of_all = Known { workers: None, ..known };
-    scene(rules, of_all, held, now).fits_free_blocks(by.blocks, Some(whole))?;
     let scene = scene(rules, known, held, now);
-    worker.map_or(Ok(()), |worker| scene.fits_at_worker(worker, by.blocks))
+    scene.fits_free_blocks(by.blocks, Some(whole), scene.room_at(worker))
 }
 
 /// Whether a request of this size could ever be served; what was not read proves nothing.

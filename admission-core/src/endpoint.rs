@@ -1,9 +1,8 @@
 //! Which worker a request is steered to.
 
-use crate::gather::gather;
 use crate::ledger::TallyKey;
 use crate::units::Blocks;
-use crate::view::{Seen, WorkerKey, Workers};
+use crate::view::{Seen, WorkerKey};
 
 /// Where a request is steered to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +44,10 @@ pub enum Choice<'a> {
     Nobody,
 }
 
-/// Workers that look free and that a proxy can be told, but for those that have just refused a request.
+/// True for a worker that is free as last seen, and is none of those that have just refused a request.
 #[must_use]
-pub fn look_free<'a>(workers: &'a Workers, marked: &[WorkerKey]) -> Vec<&'a Seen> {
-    gather(workers.list.iter().filter(|seen| seen.free && seen.is_ip_and_port && !marked.contains(&seen.key)))
+pub fn looks_free(seen: &Seen, marked: &[WorkerKey]) -> bool {
+    seen.free && !marked.contains(&seen.key)
 }
 
 /// A worker that a request can be steered to.
@@ -68,17 +67,16 @@ pub struct Open<'a> {
 /// as its scrape and counts callers of other proxies too, ours is current, so the larger of both is what orders them; then KV
 /// blocks in use, then the address, so that equal pictures lead to equal choices.
 #[must_use]
-pub fn choose<'a>(open: &[Open<'a>], cap: Option<u64>) -> Choice<'a> {
-    let below_cap = open.iter().filter(|open| cap.is_none_or(|cap| open.held < cap));
-    let order = |seen: &Seen, held: u64| (held.max(seen.load), seen.kv_permille);
-    let mut by_order: Vec<_> =
-        below_cap.map(|open| (order(open.seen, open.held), open.seen.address.as_str(), open.seen)).collect();
-    by_order.sort_unstable_by_key(|(order, address, _)| (*order, *address));
-    let fewest = open.iter().map(|open| open.held).min();
-    match (by_order.first(), fewest) {
-        (Some((_, address, first)), _) => {
-            let second = by_order.iter().find(|(_, other, _)| other != address);
-            Choice::Chosen { first, second: second.map(|(.., second)| *second) }
+pub fn choose<'a: 'open, 'open>(open: impl Iterator<Item = &'open Open<'a>> + Clone, cap: Option<u64>) -> Choice<'a> {
+    let below_cap = open.clone().filter(|open| cap.is_none_or(|cap| open.held < cap));
+    let by_order =
+        below_cap.map(|Open { seen, held, .. }| ((*held.max(&seen.load), seen.kv_permille, &*seen.address), *seen));
+    let first = by_order.clone().min_by_key(|(order, _)| *order);
+    match (first, open.map(|open| open.held).min()) {
+        (Some((_, first)), _) => {
+            let others = by_order.filter(|(_, seen)| seen.address != first.address);
+            let second = others.min_by_key(|(order, _)| *order);
+            Choice::Chosen { first, second: second.map(|(_, second)| second) }
         }
         (None, Some(fewest)) => Choice::AllAtCap { fewest },
         (None, None) => Choice::Nobody,
@@ -87,23 +85,18 @@ pub fn choose<'a>(open: &[Open<'a>], cap: Option<u64>) -> Choice<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::net::SocketAddrV4;
 
     use super::*;
     use crate::view::Takes;
 
     /// A free worker at 10.0.0.`host` with nothing to do.
     fn idle(host: u8) -> Seen {
-        named(&format!("10.0.0.{host}:8000"))
-    }
-
-    fn named(address: &str) -> Seen {
-        let key = WorkerKey::of(address);
-        let is_ip_and_port = address.parse::<SocketAddr>().is_ok();
+        let address = format!("10.0.0.{host}:8000");
         Seen {
-            address: address.into(),
-            key,
-            is_ip_and_port,
+            key: WorkerKey::of(&address),
+            address,
+            is_ip_and_port: true,
             free: true,
             live: true,
             load: 0,
@@ -121,16 +114,12 @@ mod tests {
     ) -> Result<(u8, Option<u8>), Option<u64>> {
         let of = |host: &u8| idle(*host).key;
         let in_flight = |key| held.iter().find(|(host, _)| of(host) == key).map_or(0, |(_, held)| *held);
-        let host = |seen: &Seen| match seen.address.parse().unwrap() {
-            SocketAddr::V4(at) => at.ip().octets()[3],
-            SocketAddr::V6(at) => at.ip().octets()[15],
-        };
+        let host = |seen: &Seen| seen.address.parse::<SocketAddrV4>().unwrap().ip().octets()[3];
         let marked: Vec<_> = marked.iter().map(of).collect();
-        let workers = Workers { list, ..Workers::default() };
-        let open = look_free(&workers, &marked);
+        let open = list.iter().filter(|seen| looks_free(seen, &marked));
         let open: Vec<Open<'_>> =
-            open.into_iter().map(|seen| Open { seen, held: in_flight(seen.key), blocks: Blocks(0) }).collect();
-        match choose(&open, cap) {
+            open.map(|seen| Open { seen, held: in_flight(seen.key), blocks: Blocks(0) }).collect();
+        match choose(open.iter(), cap) {
             Choice::Chosen { first, second } => Ok((host(first), second.map(host))),
             Choice::AllAtCap { fewest } => Err(Some(fewest)),
             Choice::Nobody => Err(None),
@@ -187,13 +176,6 @@ mod tests {
         assert_eq!(hosts(list(), &[], &[], Some(0)), Err(Some(0)));
         let marked_is_idle = hosts(list(), &[(1, 9), (2, 10)], &[3], Some(8));
         assert_eq!(marked_is_idle, Err(Some(9)), "the fewest is of those that might be chosen");
-    }
-
-    #[test]
-    fn names_are_skipped() {
-        let list = vec![named("gpu-1.local:8000"), named("10.0.0.1"), named(""), idle(5), named("[fd00::7]:8000")];
-        assert_eq!(hosts(list, &[], &[], None), Ok((5, Some(7))));
-        assert_eq!(hosts(vec![named("localhost:80")], &[], &[], Some(0)), Err(None));
     }
 
     #[test]

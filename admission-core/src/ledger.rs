@@ -3,8 +3,6 @@
 //! A ledger is a list of columns, one for each VM and lane. A column whose VM is dead counts zero from the moment the
 //! membership says so and is dropped by whoever writes the record next; no journal of single requests is kept.
 
-use std::collections::BTreeMap;
-
 use crate::budget::{Rates, Spent};
 use crate::hash;
 use crate::members::{Holder, Members};
@@ -27,7 +25,7 @@ mod tally;
 mod tests;
 mod victims;
 
-pub use begun::{Begun, Unseen};
+pub use begun::{Begun, BegunAt, Unseen};
 pub use blocked::Blocked;
 pub use drain::Drain;
 pub use fair::FlowKey;
@@ -36,7 +34,7 @@ pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
 
 use bands::Bands;
-use begun::{Acknowledged, BegunAt};
+use begun::Acknowledged;
 use fair::Flows;
 use hold::Hold;
 use line::Line;
@@ -244,10 +242,9 @@ impl Ledger {
         self.tallies.held(key, members)
     }
 
-    /// Requests that live VMs hold, by key.
-    #[must_use]
-    pub fn tallies(&self, members: &Members) -> BTreeMap<TallyKey, u64> {
-        self.tallies.by_key(members)
+    /// Requests that each live VM holds under each key.
+    pub fn tallies<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (TallyKey, u64)> + 'a {
+        self.tallies.all(members)
     }
 
     /// Counts requests of a VM under a key, beside what it holds.

@@ -123,6 +123,10 @@ pub struct WorkerReport {
     /// KV blocks with which all its ranks would be busy, beyond those in use; absent where no number of blocks makes it busy. Form 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks_until_busy: Option<u64>,
+    /// Requests that this proxy had admitted to the pool by its last [`ViewAnswer`] before the scrape of this worker began; where it is
+    /// absent, the pool's count holds. Form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admitted: Option<u64>,
     /// One entry a data-parallel rank; empty while nothing has been scraped.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
@@ -308,6 +312,7 @@ impl PoolReport {
         let workers = self.workers.into_iter().map(|worker| WorkerReport {
             kv_unreported: false,
             blocks_until_busy: None,
+            admitted: None,
             ..worker
         });
         Self {
@@ -342,6 +347,7 @@ impl WorkerReport {
             role: Role::Both,
             kv_unreported: false,
             blocks_until_busy: None,
+            admitted: None,
             ranks,
         }
     }

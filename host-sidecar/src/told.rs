@@ -190,7 +190,7 @@ struct PoolNews {
 /// What is new of a worker.
 #[derive(Clone, Copy, Debug)]
 struct News {
-    /// What it is, or whether it is busy.
+    /// What it is, whether it is busy, or that the proxy has restarted.
     is_state: bool,
     /// The rest.
     is_number: bool,
@@ -251,7 +251,10 @@ impl HeldWorker {
             self.credit = Credit::default();
         }
         let is_number = !has_numbers || !worker.has_cause(&self.report);
-        News { is_state: !worker.has_state(&self.report), is_number, credit: Some(self.credit) }
+        // Why as a state: the count of a proxy that has restarted since would make the new one believe that what it admits is long seen.
+        let is_of_another = self.report.admitted > Some(worker.credit.admitted.requests);
+        let is_state = is_of_another || !worker.has_state(&self.report);
+        News { is_state, is_number, credit: Some(self.credit) }
     }
 }
 

@@ -101,13 +101,14 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
     let classes = directory.classes.iter().map(|name| (name, tallied(TallyKey::class(name))));
     let classes: BTreeMap<_, _> = gather(classes.filter(|(_, requests)| *requests > 0));
     let refusing: Vec<_> = seen.summary.into_iter().flat_map(|view| ledger.marked(view.stamp(), now)).collect();
-    let unseen_at = seen.summary.map(|view| ledger.unseen_at_workers(view.credit, members)).unwrap_or_default();
+    let credit = seen.summary.map(|view| view.credit).unwrap_or_default();
     let workers = seen.workers.into_iter().flat_map(|workers| &workers.list).map(|worker| {
+        let (key, shown) = (TallyKey::worker(worker.key), ledger.seen_at_worker(credit, worker.takes.admitted));
         json!({
             "address": worker.address, "live": worker.live, "free": worker.free,
             "load": worker.load, "kv_permille": worker.kv_permille,
-            "refusing": refusing.contains(&worker.key), "steered": tallied(TallyKey::worker(worker.key)),
-            "unseen_blocks": unseen_at.get(&TallyKey::worker(worker.key)).map_or(0, |blocks| blocks.0),
+            "refusing": refusing.contains(&worker.key), "steered": tallied(key),
+            "unseen_blocks": ledger.unseen_at_worker(key, shown, members),
             "blocks_until_busy": worker.takes.until_busy,
         })
     });

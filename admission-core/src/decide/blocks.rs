@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::sight::{Scene, Sight};
 use super::{Known, advice};
-use crate::ledger::{Head, Ledger};
+use crate::ledger::{Head, Ledger, TallyKey};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{BlockShare, Lanes, Pool};
@@ -70,9 +70,14 @@ impl Scene<'_> {
         ledger.heads(members).chain(fitting.map(|(holder, one)| (holder, &one.head)))
     }
 
-    /// Fit of a request into the free blocks. `whole` is all that the request needs, where that is certain.
-    pub(super) fn fits_free_blocks(&self, needed: Blocks, whole: Option<Blocks>) -> Result<(), Refusal> {
-        let Some((Room { most, free, .. }, headroom)) = self.room() else { return Ok(()) };
+    /// Fit of a request into the free blocks of some room. `whole` is all that the request needs, where that is certain.
+    pub(super) fn fits_free_blocks(
+        &self,
+        needed: Blocks,
+        whole: Option<Blocks>,
+        room: Option<(Room, &BlockShare)>,
+    ) -> Result<(), Refusal> {
+        let Some((Room { most, free, .. }, headroom)) = room else { return Ok(()) };
         let max_share = self.pool.max_share.as_ref().unwrap_or(headroom);
         let refuse = |reason, measured, allowed, retry| {
             let share = if reason == Reason::Oversize { max_share } else { headroom };
@@ -101,14 +106,22 @@ impl Scene<'_> {
     /// Blocks that one request may take: those free in the freest cache, and those free in all less what leases hold that began
     /// after the scrape; each less the headroom. Where requests are steered, the first is that of the worker with most room, less
     /// what leases hold that were steered to it since.
-    fn room(&self) -> Option<(Room, &BlockShare)> {
+    pub(super) fn room(&self) -> Option<(Room, &BlockShare)> {
+        self.room_of(self.free_where_steered())
+    }
+
+    /// The same for what a lease grows by, which was steered to a worker; of one that was not, no one knows where it is.
+    pub(super) fn room_at(&self, worker: Option<TallyKey>) -> Option<(Room, &BlockShare)> {
+        self.room_of(worker.and_then(|worker| self.free_at_worker(worker)))
+    }
+
+    /// The same where one request may take so much; `None` for what the freest cache has.
+    fn room_of(&self, of_one: Option<Blocks>) -> Option<(Room, &BlockShare)> {
         let (Sight::Fresh(view), Some(headroom)) = (self.sight, &self.pool.headroom) else { return None };
         let kv = view.kv?;
         let (all, freest) = (kv.all.less(headroom.share), kv.freest.map(|cache| cache.less(headroom.share)));
-        let unseen = self.ledger.unseen(view.credit, self.members).blocks.0;
-        let of_all = all.free.0.saturating_sub(unseen);
-        let of_one = self.free_where_steered().or(freest.map(|cache| cache.free));
-        let free = of_one.map_or(of_all, |one| one.0.min(of_all));
+        let of_all = all.free.0.saturating_sub(self.unseen_blocks(view));
+        let free = of_one.or(freest.map(|cache| cache.free)).map_or(of_all, |one| one.0.min(of_all));
         let block_size = view.block_size.unwrap_or(self.pool.block_size);
         Some((Room { most: self.most_of_one()?, free: Blocks(free), block_size }, headroom))
     }

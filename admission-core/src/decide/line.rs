@@ -64,6 +64,11 @@ pub fn urgency(lane: &Lane, ask: &Ask, deadline: Option<Millis>, arrived: Time) 
 /// All who wait for a pool, as far as their VMs say.
 pub struct Line<'a> {
     scene: Scene<'a>,
+    order: Ordering,
+}
+
+/// Values that the places of all waiters depend on.
+struct Ordering {
     /// Of one tenant's heads each says what its VM last saw of the tenant's tag. The highest is the newest but for what has
     /// been given back since, so it goes for all of them, and among them urgency alone decides.
     tags: BTreeMap<(u64, LaneKey), u64>,
@@ -80,17 +85,8 @@ impl<'a> Line<'a> {
         (ledger, members): (&'a Ledger, &'a Members),
         now: Time,
     ) -> Self {
-        Self::before(Scene::of((pool, lanes), known, (ledger, members), now))
-    }
-
-    fn before(scene: Scene<'a>) -> Self {
-        let mut tags = BTreeMap::new();
-        for (_, head) in scene.heads() {
-            let tag = tags.entry((head.flow, head.band)).or_insert(head.tag);
-            *tag = head.tag.max(*tag);
-        }
-        let below = scene.lanes.iter().filter(|lane| scene.is_below_reserve(lane));
-        Self { tags, below_reserve: gather(below.map(|lane| lane.key)), scene }
+        let scene = Scene::of((pool, lanes), known, (ledger, members), now);
+        Self { order: Ordering::of(&scene), scene }
     }
 
     /// The VM whose waiter is to start next, if its lane lets it; `except` is not asked.
@@ -108,7 +104,22 @@ impl<'a> Line<'a> {
     }
 
     fn place(&self, holder: Holder, head: &Head) -> Rank {
-        let lanes = self.scene.lanes;
+        self.order.place(self.scene.lanes, holder, head)
+    }
+}
+
+impl Ordering {
+    fn of(scene: &Scene<'_>) -> Self {
+        let mut tags = BTreeMap::new();
+        for (_, head) in scene.heads() {
+            let tag = tags.entry((head.flow, head.band)).or_insert(head.tag);
+            *tag = head.tag.max(*tag);
+        }
+        let below = scene.lanes.iter().filter(|lane| scene.is_below_reserve(lane));
+        Self { tags, below_reserve: gather(below.map(|lane| lane.key)) }
+    }
+
+    fn place(&self, lanes: &Lanes, holder: Holder, head: &Head) -> Rank {
         Rank {
             above_reserve: !self.below_reserve.contains(&lanes.at(lanes.position_of(head.lane)).key),
             band: lanes.position_of(head.band),
@@ -147,10 +158,10 @@ pub(super) fn first_in_line(
         bytes: turn.bytes,
     };
     let mine = turn.waits_in.unwrap_or(Holder { slot: LAST, epoch: 0 });
-    let line = Line::before(*scene);
-    let rank = line.place(mine, &head);
+    let order = Ordering::of(scene);
+    let rank = order.place(scene.lanes, mine, &head);
     let others = scene.heads().filter(|(holder, _)| Some(*holder) != turn.waits_in);
-    let before = others.filter(|(holder, head)| line.place(*holder, head) < rank);
+    let before = others.filter(|(holder, head)| order.place(scene.lanes, *holder, head) < rank);
     let mut open = before.filter(|(_, head)| scene.is_open_for(head));
     if open.next().is_some() { Err(behind(Reason::OthersFirst, (held.pool, held.members))) } else { Ok(()) }
 }

@@ -1,7 +1,9 @@
 //! What may be believed about a pool at one moment.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
+use super::steering::Steering;
 use super::{Known, advice};
 use crate::config::StalePolicy;
 use crate::ledger::{Amount, Head, Ledger, Unseen};
@@ -42,7 +44,6 @@ pub(super) struct Allowance {
 }
 
 /// A pool at one moment: what is configured, what is known of its workers, and what is held and waits.
-#[derive(Clone, Copy)]
 pub(super) struct Scene<'a> {
     pub(super) pool: &'a Pool,
     pub(super) lanes: &'a Lanes,
@@ -52,6 +53,8 @@ pub(super) struct Scene<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) members: &'a Members,
     pub(super) now: Time,
+    /// Made once, when it is first needed.
+    pub(super) steering: OnceCell<Steering<'a>>,
 }
 
 impl<'a> Scene<'a> {
@@ -61,7 +64,8 @@ impl<'a> Scene<'a> {
         (ledger, members): (&'a Ledger, &'a Members),
         now: Time,
     ) -> Self {
-        Self { pool, lanes, sight: Sight::of(known.view, pool, now), workers: known.workers, ledger, members, now }
+        let sight = Sight::of(known.view, pool, now);
+        Self { pool, lanes, sight, workers: known.workers, ledger, members, now, steering: OnceCell::new() }
     }
 
     /// The caps on requests in flight that hold now, and what they count.
@@ -131,7 +135,7 @@ impl<'a> Scene<'a> {
     fn saturation(&self, view: &ViewSummary) -> Option<f64> {
         let unseen = self.ledger.unseen(view.credit, self.members);
         let by_requests = view.full_requests.map(|full| unseen.requests as f64 / full as f64);
-        let by_blocks = view.full_blocks.map(|full| unseen.blocks.0 as f64 / full as f64);
+        let by_blocks = view.full_blocks.map(|full| self.unseen_blocks(view) as f64 / full as f64);
         // Why the larger: a detector that counts both is as full as the worse of the two.
         let more = by_requests.into_iter().chain(by_blocks).reduce(f64::max).unwrap_or(0.0);
         // Why at least what is held: a worker shows the end of a request before the proxy does, and then it is missing in S and in U.

@@ -1,4 +1,4 @@
-//! Workers that a request can be steered to, with what they were given since their numbers were read.
+//! Workers that requests are steered to, with what they were given since their numbers were read.
 
 use std::sync::Arc;
 
@@ -9,35 +9,107 @@ use crate::gather::gather;
 use crate::ledger::TallyKey;
 use crate::outcome::{Detail, Limit, Reason, Refusal};
 use crate::units::Blocks;
-use crate::view::{Takes, ViewSummary};
+use crate::view::{Seen, Takes, ViewSummary, Workers};
+
+/// Workers of a pool whose requests are steered, as they are now.
+pub(super) struct Steering<'a> {
+    /// Workers that may take a request; `None` where the choice is the proxy's.
+    open: Option<Vec<Open<'a>>>,
+    /// Blocks of leases that the oldest numbers of the view may not show and those of their own worker do.
+    shown: Blocks,
+}
+
+/// A worker, and what it holds by our own count.
+struct Given<'a> {
+    key: TallyKey,
+    seen: &'a Seen,
+    /// Requests that its numbers show, of those that this proxy has admitted since it started.
+    since: u64,
+    /// Requests.
+    held: u64,
+    /// Blocks of requests begun since its numbers were read.
+    unseen: Blocks,
+}
+
+/// The worker with a key, in a list by keys.
+fn find<'list, 'a>(all: &'list mut [Given<'a>], key: TallyKey) -> Option<&'list mut Given<'a>> {
+    let place = all.binary_search_by_key(&key, |given| given.key).ok()?;
+    all.get_mut(place)
+}
+
+impl<'a> Steering<'a> {
+    /// Looks at every worker that the view lists. One is as good as busy that has refused since the view came, or that holds as many
+    /// blocks of requests begun since its numbers were read as make it busy.
+    fn of(scene: &Scene<'a>, view: &ViewSummary, workers: &'a Workers) -> Self {
+        let (given, shown) = given_to(scene, view, workers);
+        let marked: Vec<_> = scene.ledger.marked(view.stamp(), scene.now).collect();
+        let (mut open, mut has_address, mut has_name) = (Vec::new(), false, false);
+        for Given { seen, held, unseen, .. } in
+            given.into_iter().filter(|given| endpoint::looks_free(given.seen, &marked))
+        {
+            has_address |= seen.is_ip_and_port;
+            has_name |= !seen.is_ip_and_port;
+            let is_busy = seen.takes.until_busy.is_some_and(|until_busy| unseen.0 >= until_busy);
+            if seen.is_ip_and_port && !is_busy {
+                open.push(Open { seen, held, blocks: scene.free_at(view, seen.takes, unseen) });
+            }
+        }
+        let is_proxys = open.is_empty() && (has_name || !has_address);
+        Self { open: (!is_proxys).then_some(open), shown }
+    }
+}
+
+/// Every worker with what it holds, in the order of their keys; and the blocks that are in the numbers of their own worker, but not in
+/// the oldest numbers of the view.
+fn given_to<'a>(scene: &Scene<'a>, view: &ViewSummary, workers: &'a Workers) -> (Vec<Given<'a>>, Blocks) {
+    let (ledger, members) = (scene.ledger, scene.members);
+    let mut all: Vec<_> = gather(workers.list.iter().map(|seen| Given {
+        key: TallyKey::worker(seen.key),
+        seen,
+        since: ledger.seen_at_worker(view.credit, seen.takes.admitted),
+        held: 0,
+        unseen: Blocks(0),
+    }));
+    // Why free ones first: of one that is listed twice the first stays.
+    all.sort_by_key(|given| (given.key, !given.seen.free));
+    all.dedup_by_key(|given| given.key);
+    for (key, requests) in ledger.tallies(members) {
+        if let Some(given) = find(&mut all, key) {
+            given.held = given.held.saturating_add(requests);
+        }
+    }
+    let (oldest, mut shown) = (ledger.seen_at_worker(view.credit, None), Blocks(0));
+    for begun in ledger.begun_at_workers(members) {
+        let Some(given) = find(&mut all, begun.worker) else { continue };
+        if begun.since >= given.since {
+            given.unseen = Blocks(given.unseen.0.saturating_add(begun.blocks.0));
+        } else if begun.since >= oldest {
+            shown = Blocks(shown.0.saturating_add(begun.blocks.0));
+        }
+    }
+    (all, shown)
+}
 
 impl<'a> Scene<'a> {
-    /// Free workers that a request can be steered to; `None` where the choice is the proxy's: without a fresh view, and where
-    /// no worker that looks free has an address that a proxy can use.
-    ///
-    /// A worker is as good as busy that has refused since the view came, or that holds as many blocks of requests begun since
-    /// its numbers were read as make it busy.
-    fn open_workers(&self) -> Option<Vec<Open<'a>>> {
+    /// Workers that requests are steered to; `None` where they are not, and without a fresh view.
+    fn steering(&self) -> Option<&Steering<'a>> {
         let (Sight::Fresh(view), Some(workers), true) = (self.sight, self.workers, self.pool.pick_endpoint) else {
             return None;
         };
-        let marked: Vec<_> = self.ledger.marked(view.stamp(), self.now).collect();
-        let tallies = self.ledger.tallies(self.members);
-        let unseen = self.ledger.unseen_at_workers(view.credit, self.members);
-        let look_free = endpoint::look_free(workers, &marked);
-        if look_free.is_empty() {
-            return None;
-        }
-        let open = look_free.into_iter().filter_map(|seen| {
-            let key = TallyKey::worker(seen.key);
-            let unseen = unseen.get(&key).copied().unwrap_or_default();
-            if seen.takes.until_busy.is_some_and(|until_busy| unseen.0 >= until_busy) {
-                return None;
-            }
-            let blocks = self.free_at(view, seen.takes, unseen);
-            Some(Open { seen, held: tallies.get(&key).copied().unwrap_or(0), blocks })
-        });
-        Some(gather(open))
+        Some(self.steering.get_or_init(|| Steering::of(self, view, workers)))
+    }
+
+    /// Free workers that a request can be steered to; `None` where the choice is the proxy's: where requests are not steered, and where
+    /// all that are free are listed by a name, which the proxy resolves.
+    fn open_workers(&self) -> Option<&[Open<'a>]> {
+        self.steering()?.open.as_deref()
+    }
+
+    /// KV blocks of leases begun since the numbers of a view were read. Those of a steered lease count while its worker's numbers do not
+    /// show them, the others while the oldest numbers of the view may not.
+    pub(super) fn unseen_blocks(&self, view: &ViewSummary) -> u64 {
+        let unseen = self.ledger.unseen(view.credit, self.members).blocks.0;
+        unseen.saturating_sub(self.steering().map_or(0, |steering| steering.shown.0))
     }
 
     /// Blocks that one request may take at a worker; without bound where blocks are not counted, or its engine never reports them.
@@ -58,22 +130,12 @@ impl<'a> Scene<'a> {
         below_cap.or_else(|| open.iter().map(|open| open.blocks).max())
     }
 
-    /// Fit of what a steered lease grows by into the free blocks of its worker. A worker that is no longer listed holds back nothing.
-    pub(super) fn fits_at_worker(&self, worker: TallyKey, by: Blocks) -> Result<(), Refusal> {
-        let (Sight::Fresh(view), Some(workers), Some(headroom)) = (self.sight, self.workers, &self.pool.headroom)
-        else {
-            return Ok(());
-        };
-        let Some(seen) = workers.list.iter().find(|seen| TallyKey::worker(seen.key) == worker) else { return Ok(()) };
-        let unseen = self.ledger.unseen_at_workers(view.credit, self.members).get(&worker).copied().unwrap_or_default();
-        let free = self.free_at(view, seen.takes, unseen);
-        if by <= free {
-            return Ok(());
-        }
-        let knob = Arc::clone(&headroom.knob);
-        let limit = Limit { knob, measured: by.0, allowed: free.0, unit: "KV blocks of its worker" };
-        let retry = advice(Some((self.ledger, self.members)), 1);
-        Err(Refusal { reason: Reason::KvBlocks, limit: Some(limit), detail: Detail::None, retry, place: None })
+    /// Blocks that a lease may grow by at the worker that it was steered to; `None` of one that is no longer listed.
+    pub(super) fn free_at_worker(&self, worker: TallyKey) -> Option<Blocks> {
+        let (Sight::Fresh(view), Some(workers)) = (self.sight, self.workers) else { return None };
+        let seen = workers.list.iter().find(|seen| TallyKey::worker(seen.key) == worker)?;
+        let since = self.ledger.seen_at_worker(view.credit, seen.takes.admitted);
+        Some(self.free_at(view, seen.takes, self.ledger.unseen_at_worker(worker, since, self.members)))
     }
 
     /// Some worker is not busy.
@@ -82,7 +144,7 @@ impl<'a> Scene<'a> {
         let refusing = self.ledger.marked(view.stamp(), self.now).count() as u64;
         let detail = if u64::from(view.free_workers) <= refusing {
             if refusing > 0 { Detail::Fixed("those that looked free have just refused") } else { Detail::None }
-        } else if self.open_workers().is_some_and(|open| open.is_empty()) {
+        } else if self.open_workers().is_some_and(<[_]>::is_empty) {
             Detail::Fixed("those that looked free have been given as much since as makes them busy")
         } else {
             return Ok(());
@@ -96,12 +158,12 @@ impl<'a> Scene<'a> {
 
     /// The least loaded worker below its own cap that has room for the blocks.
     pub(super) fn at_a_worker(&self, blocks: Blocks) -> Result<Option<Endpoint>, Refusal> {
-        let Some(mut open) = self.open_workers() else { return Ok(None) };
+        let Some(open) = self.open_workers() else { return Ok(None) };
         // Why the least of both: a guess needs no more than there could be.
         let blocks = self.most_of_one().map_or(blocks, |most| blocks.min(most));
-        open.retain(|open| blocks <= open.blocks);
+        let open = open.iter().filter(|open| blocks <= open.blocks);
         let cap = self.pool.max_in_flight_per_worker.as_ref();
-        match (endpoint::choose(&open, cap.map(|cap| cap.limit)), cap) {
+        match (endpoint::choose(open, cap.map(|cap| cap.limit)), cap) {
             (Choice::Chosen { first, second }, _) => Ok(Some(Endpoint::of(first, second))),
             (Choice::AllAtCap { fewest }, Some(cap)) => {
                 let (unit, counted) = ("requests on the freest worker", (self.ledger, self.members));

@@ -5,8 +5,6 @@
 //! the record keeps the blocks that are still held by that count. The blocks of leases begun since an answer are then a sum
 //! over rows, exact for every answer.
 
-use std::collections::BTreeMap;
-
 use super::per_vm::{PerVm, Row};
 use super::{Ledger, TallyKey};
 use crate::members::{Holder, Members};
@@ -44,10 +42,13 @@ pub struct Begun {
 
 /// Blocks that one VM holds at one worker, of leases that were steered to it between two answers to views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BegunAt {
-    worker: TallyKey,
-    since: u64,
-    blocks: Blocks,
+pub struct BegunAt {
+    /// The worker, as it is tallied.
+    pub worker: TallyKey,
+    /// Requests admitted so far by the last answer before these leases began.
+    pub since: u64,
+    /// Blocks held.
+    pub blocks: Blocks,
 }
 
 /// Holdings beyond those that a view has seen.
@@ -122,10 +123,25 @@ impl Ledger {
         Unseen { requests, ..self.begun.after(since, members) }
     }
 
-    /// Blocks of [`Self::unseen`] by the worker that their requests were steered to.
+    /// Blocks of the leases of live VMs that were steered to a worker, and that the next view may not have seen.
+    pub fn begun_at_workers<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = BegunAt> + 'a {
+        self.begun_at.live(members).map(|(_, row)| *row)
+    }
+
+    /// Blocks of those leases that were steered to one worker, and of which its numbers show nothing: it has [seen](Self::seen_at_worker) so many requests.
     #[must_use]
-    pub fn unseen_at_workers(&self, credit: Credit, members: &Members) -> BTreeMap<TallyKey, Blocks> {
-        self.begun_at.after(self.seen_by(credit).0, members)
+    pub fn unseen_at_worker(&self, worker: TallyKey, seen: u64, members: &Members) -> Blocks {
+        let unseen = self.begun_at_workers(members).filter(|begun| begun.worker == worker && begun.since >= seen);
+        unseen.fold(Blocks(0), |sum, begun| Blocks(sum.0.saturating_add(begun.blocks.0)))
+    }
+
+    /// Requests of this proxy that the numbers of a worker show: as many as it had admitted when they were read, at least those that all of the
+    /// view shows. Rows of [`Self::begun_at_workers`] since that count are not in the numbers yet.
+    #[must_use]
+    pub fn seen_at_worker(&self, credit: Credit, admitted: Option<u64>) -> u64 {
+        let by_all = self.seen_by(credit).0;
+        // Why not above our own: that is the count of a proxy that has restarted since.
+        admitted.filter(|own| *own <= self.admitted.requests).map_or(by_all, |own| own.max(by_all))
     }
 
     /// Requests admitted, and requests held, when the scrapes behind a credit began.
@@ -255,16 +271,6 @@ impl PerVm<BegunAt> {
     /// Drops the rows of leases that began before an answer, which the scrapes of every later view have seen.
     pub(super) fn forget_before(&mut self, count: u64) {
         self.keep(|row| row.since >= count);
-    }
-
-    /// Blocks of leases begun since the answer with a count, by worker.
-    pub(super) fn after(&self, count: u64, members: &Members) -> BTreeMap<TallyKey, Blocks> {
-        let mut all = BTreeMap::new();
-        for (_, row) in self.live(members).filter(|(_, row)| row.since >= count) {
-            let blocks: &mut Blocks = all.entry(row.worker).or_default();
-            *blocks = Blocks(blocks.0.saturating_add(row.blocks.0));
-        }
-        all
     }
 }
 

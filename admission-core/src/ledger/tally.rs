@@ -1,7 +1,5 @@
 //! What a pool's record counts beside its lanes: requests of a class, requests at a worker, workers that refused.
 
-use std::collections::BTreeMap;
-
 use super::LaneKey;
 use super::per_vm::{PerVm, Row};
 use crate::hash;
@@ -59,14 +57,9 @@ impl PerVm<Tally> {
         of_key.fold(0, |sum, (_, tally)| sum.saturating_add(tally.requests))
     }
 
-    /// Requests that live VMs hold, by key.
-    pub(super) fn by_key(&self, members: &Members) -> BTreeMap<TallyKey, u64> {
-        let mut all = BTreeMap::new();
-        for (_, tally) in self.live(members) {
-            let requests: &mut u64 = all.entry(tally.key).or_default();
-            *requests = requests.saturating_add(tally.requests);
-        }
-        all
+    /// Requests that each live VM holds under each key.
+    pub(super) fn all<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (TallyKey, u64)> + 'a {
+        self.live(members).map(|(_, tally)| (tally.key, tally.requests))
     }
 
     /// Counts requests of a VM under a key.

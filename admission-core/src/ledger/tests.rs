@@ -313,8 +313,8 @@ fn blocks_that_a_view_has_not_seen_are_known_by_worker() {
     start(b, 5, Some(there));
     start(a, 6, None);
     let at = |ledger: &Ledger, members: &Members, credit| {
-        let all = ledger.unseen_at_workers(credit, members);
-        [here, there].map(|worker| all.get(&worker).map_or(0, |blocks| blocks.0))
+        let seen = ledger.seen_at_worker(credit, None);
+        [here, there].map(|worker| ledger.unseen_at_worker(worker, seen, members).0)
     };
     assert_eq!(at(&ledger, &members, Credit::default()), [7, 5]);
     ledger.unbegin(&members, a, Begun { blocks: Blocks(1), ..first });

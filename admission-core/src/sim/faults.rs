@@ -55,6 +55,8 @@ pub struct Luck {
     pub clock_steps: f64,
     /// Share of views that say what is not so.
     pub views_lie: f64,
+    /// Share of scrapes in which the page of a worker hangs, whose last numbers are held.
+    pub pages_hang: f64,
     /// Share of views that say only what has changed, to whichever VM gets them.
     pub views_of_changes: f64,
     /// Times in a minute that a sidecar begins anew.
@@ -82,6 +84,7 @@ impl Default for Luck {
             meddled_with: 0.0,
             clock_steps: 0.0,
             views_lie: 0.0,
+            pages_hang: 0.0,
             views_of_changes: 0.0,
             sidecar_restarts: 0.0,
             reloads: false,

@@ -358,7 +358,7 @@ impl Reference {
         within(started.tenant, "tokens", tokens, tenant.tokens)?;
         let requests = counted().count() as u64;
         within("the pool", "requests", requests, rules.max_in_flight)?;
-        let views = [&sight.view, &self.view_before].map(|view| view.as_ref());
+        let views = [(&sight.view, &sight.workers), (&self.view_before, &self.workers_before)];
         let by_views = views.map(|view| self.view_allows(view, rules, requests, &is_excused, now));
         by_views.into_iter().reduce(Result::or).unwrap_or(Ok(()))
     }
@@ -366,17 +366,19 @@ impl Reference {
     /// No more runs than a view has room for.
     fn view_allows(
         &self,
-        view: Option<&ViewSummary>,
+        (view, workers): (&Option<ViewSummary>, &Option<Rc<Workers>>),
         rules: &Rules,
         requests: u64,
         is_excused: &dyn Fn(&RequestId) -> bool,
         now: Time,
     ) -> Result<(), String> {
-        let Some(view) = view.filter(|view| now.since(view.received).0 <= rules.hold_ms) else { return Ok(()) };
+        let Some(view) = view.as_ref().filter(|view| now.since(view.received).0 <= rules.hold_ms) else {
+            return Ok(());
+        };
         let per_worker = rules.per_worker.map(|cap| cap * u64::from(view.live_workers));
         within("the pool", "requests on its workers", requests, per_worker)?;
         let (Some(headroom), Some(kv)) = (rules.headroom, view.kv) else { return Ok(()) };
-        let unseen = self.unseen_blocks(view, is_excused);
+        let unseen = self.unseen_blocks(view, self.listed(view, workers), is_excused);
         let most = kv.all.total.0 - (kv.all.total.0 as f64 * headroom).ceil() as u64;
         let used = kv.all.total.0 - kv.all.free.0;
         // What the workers use is not ours to bound; only what is admitted on top of it.

@@ -40,6 +40,8 @@ pub(super) struct Sidecar {
     epoch: u64,
     generation: u64,
     credit: Credit,
+    /// The last page of each worker, and the proxy's counts when it was read.
+    pages: Vec<(WorkerReport, Credit)>,
     /// What a proxy has taken last, on which changes are based.
     taken: Option<(u64, Pools)>,
     sent: Pools,
@@ -55,6 +57,7 @@ impl Sidecar {
             epoch: FIRST_EPOCH + number,
             generation: 0,
             credit: Credit::default(),
+            pages: Vec::new(),
             taken: None,
             sent: Pools::new(),
         };
@@ -70,25 +73,44 @@ impl Sidecar {
     pub(super) fn restarts(&mut self, later: i64) {
         self.epoch = self.epoch.saturating_add_signed(later);
         (self.generation, self.credit, self.taken) = (0, Credit::default(), None);
+        self.pages.clear();
     }
 
-    /// A view of the workers as they are now, to be pushed.
-    pub(super) fn scrape(&mut self, workers: &[Worker], luck: &Luck, rng: &mut fastrand::Rng) -> Vec<u8> {
-        let mut reports: Vec<_> =
-            workers.iter().enumerate().map(|(number, worker)| worker.report(Self::address(number))).collect();
-        for report in &mut reports {
-            let mut latch = Latch::default();
-            report.busy = self.eyes.busy.latched(&mut latch, 0.0, &report.ranks, None);
-            report.blocks_until_busy = self.eyes.busy.blocks_until_busy(&latch, &report.ranks);
+    /// Reads the page of each worker that answers; the page of one that hangs is held.
+    fn read_pages(&mut self, workers: &[Worker], luck: &Luck, rng: &mut fastrand::Rng) {
+        let before = std::mem::take(&mut self.pages);
+        for (number, worker) in workers.iter().enumerate() {
+            let hangs = worker.up && lies::happens(luck.pages_hang, rng);
+            let held = before.get(number).filter(|_| hangs).cloned();
+            self.pages.push(held.unwrap_or_else(|| (self.page_of(worker, number), self.credit)));
         }
+    }
+
+    fn page_of(&self, worker: &Worker, number: usize) -> WorkerReport {
+        let (report, mut latch) = (worker.report(Self::address(number)), Latch::default());
+        WorkerReport {
+            busy: self.eyes.busy.latched(&mut latch, 0.0, &report.ranks, None),
+            blocks_until_busy: self.eyes.busy.blocks_until_busy(&latch, &report.ranks),
+            admitted: Some(self.credit.admitted.requests),
+            ..report
+        }
+    }
+
+    /// A view of the workers as their pages say, to be pushed.
+    pub(super) fn scrape(&mut self, workers: &[Worker], luck: &Luck, rng: &mut fastrand::Rng) -> Vec<u8> {
+        self.read_pages(workers, luck, rng);
+        let live = self.pages.iter().filter(|(report, _)| report.state == WorkerState::Up);
+        let oldest = live.map(|(_, credit)| *credit).min_by_key(|credit| credit.admitted.requests);
+        let Credit { admitted, held } = oldest.unwrap_or(self.credit);
+        let reports: Vec<_> = self.pages.iter().map(|(report, _)| report.clone()).collect();
         let live = reports.iter().filter(|report| report.state == WorkerState::Up);
         let rule = SaturationRule::default();
         let (full_requests, full_blocks) = full(live.clone().map(|report| (report.role, rule.full(&load(report)))));
         let saturation = saturation(live.map(|report| (report.role, rule.fullness(&load(report)))));
         self.generation += 1;
         let pool = PoolReport {
-            admitted: self.credit.admitted,
-            held: self.credit.held,
+            admitted,
+            held,
             saturation: Some(saturation),
             full_requests,
             full_blocks,

@@ -11,6 +11,9 @@ use crate::units::Blocks;
 
 const FORMAT: u8 = 1;
 
+/// Format of the record of what each worker can take.
+const TAKES_FORMAT: u8 = 2;
+
 /// In [`Seen::kv_permille`]; also what is taken for a worker that does not say.
 const FULL: u16 = 1_000;
 
@@ -58,6 +61,9 @@ pub struct Takes {
     pub kv: Option<(KvBlocks, KvBlocks)>,
     /// Blocks with which it would be busy, beyond those in use; `None` where no number of blocks makes it busy.
     pub until_busy: Option<u64>,
+    /// Requests that this proxy had admitted to the pool when those numbers were read, all of which they show; `None` where that is
+    /// known of the pool alone.
+    pub admitted: Option<u64>,
 }
 
 /// Names a worker within its pool, in any process and build.
@@ -99,7 +105,7 @@ impl Workers {
     // Why two: rows of the first have the width that older versions read.
     #[must_use]
     pub fn encode_takes(&self) -> Vec<u8> {
-        let mut out = self.head();
+        let mut out = self.head(TAKES_FORMAT);
         for seen in self.list.iter().filter(|seen| seen.takes != Takes::default()) {
             out.u64(seen.key.0);
             seen.takes.write(&mut out);
@@ -120,9 +126,9 @@ impl Workers {
         self
     }
 
-    fn head(&self) -> Writer {
+    fn head(&self, format: u8) -> Writer {
         let mut out = Writer::default();
-        out.bytes(&[FORMAT]);
+        out.bytes(&[format]);
         out.u64(self.epoch);
         out.u64(self.generation);
         out
@@ -131,7 +137,7 @@ impl Workers {
     /// The bytes kept in shared data, but for what each worker can take.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = self.head();
+        let mut out = self.head(FORMAT);
         for seen in &self.list {
             // A longer one is no address of anything, and would make the rest unreadable.
             let Ok(length) = u32::try_from(seen.address.len()) else { continue };
@@ -147,7 +153,7 @@ impl Workers {
     /// Reads [`Self::encode`]; `None` for any other bytes.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (mut reader, (epoch, generation)) = read_head(bytes)?;
+        let (mut reader, (epoch, generation)) = read_head(bytes, FORMAT)?;
         let mut workers = Self { epoch, generation, list: Vec::new() };
         while !reader.is_empty() {
             workers.list.push(Seen::read(&mut reader)?);
@@ -202,37 +208,45 @@ impl Seen {
 impl Takes {
     fn new(worker: &WorkerReport) -> Self {
         let of_itself = PoolKv::of([worker].into_iter()).and_then(|kv| Some((kv.all, kv.freest?)));
-        Self { kv: of_itself.or(worker.kv_unreported.then(Default::default)), until_busy: worker.blocks_until_busy }
+        let kv = of_itself.or(worker.kv_unreported.then(Default::default));
+        Self { kv, until_busy: worker.blocks_until_busy, admitted: worker.admitted }
     }
 
     fn write(&self, out: &mut Writer) {
-        out.bytes(&[u8::from(self.kv.is_some()) | u8::from(self.until_busy.is_some()) << 1]);
+        let known = [self.kv.is_some(), self.until_busy.is_some(), self.admitted.is_some()];
+        out.bytes(&[known.iter().rev().fold(0, |bits, known| bits << 1 | u8::from(*known))]);
         let (all, freest) = self.kv.unwrap_or_default();
         for blocks in [all.total, all.free, freest.total, freest.free] {
             out.u64(blocks.0);
         }
         out.u64(self.until_busy.unwrap_or(0));
+        out.u64(self.admitted.unwrap_or(0));
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let known = reader.u8()?;
         let mut blocks = || Some(KvBlocks { total: Blocks(reader.u64()?), free: Blocks(reader.u64()?) });
         let kv = (blocks()?, blocks()?);
-        let until_busy = reader.u64()?;
-        Some(Self { kv: (known & 1 != 0).then_some(kv), until_busy: (known & 2 != 0).then_some(until_busy) })
+        let (until_busy, admitted) = (reader.u64()?, reader.u64()?);
+        let if_known = |bit: u8, count: u64| (known & bit != 0).then_some(count);
+        Some(Self {
+            kv: (known & 1 != 0).then_some(kv),
+            until_busy: if_known(2, until_busy),
+            admitted: if_known(4, admitted),
+        })
     }
 }
 
 /// The document that a record is of, and what follows.
-fn read_head(bytes: &[u8]) -> Option<(Reader<'_>, Stamp)> {
-    let (&format, rest) = bytes.split_first()?;
-    let mut reader = (format == FORMAT).then(|| Reader::of(rest))?;
+fn read_head(bytes: &[u8], format: u8) -> Option<(Reader<'_>, Stamp)> {
+    let (&first, rest) = bytes.split_first()?;
+    let mut reader = (first == format).then(|| Reader::of(rest))?;
     let stamp = (reader.u64()?, reader.u64()?);
     Some((reader, stamp))
 }
 
 fn read_takes(bytes: &[u8]) -> Option<(Stamp, BTreeMap<WorkerKey, Takes>)> {
-    let (mut reader, stamp) = read_head(bytes)?;
+    let (mut reader, stamp) = read_head(bytes, TAKES_FORMAT)?;
     let mut takes = BTreeMap::new();
     while !reader.is_empty() {
         takes.insert(WorkerKey(reader.u64()?), Takes::read(&mut reader)?);
@@ -268,7 +282,10 @@ mod tests {
     fn some() -> Workers {
         workers(vec![
             worker("10.0.0.7:8000", WorkerState::Up, false, vec![rank(3, 1, Some(100)), rank(2, 0, Some(0))]),
-            worker("gpu.local:1", WorkerState::Up, true, vec![rank(u64::MAX, 1, None)]),
+            WorkerReport {
+                admitted: Some(u64::MAX),
+                ..worker("gpu.local:1", WorkerState::Up, true, vec![rank(u64::MAX, 1, None)])
+            },
             worker("[::1]:80", WorkerState::Draining, false, vec![rank(0, 0, Some(300))]),
             worker("", WorkerState::Down, false, vec![]),
         ])
@@ -299,14 +316,18 @@ mod tests {
     #[test]
     fn says_how_many_blocks_each_can_take() {
         let ranks = vec![rank(3, 1, Some(100)), rank(2, 0, Some(0))];
-        let told = WorkerReport { blocks_until_busy: Some(7), ..WorkerReport::up("10.0.0.1:80", ranks) };
+        let told =
+            WorkerReport { blocks_until_busy: Some(7), admitted: Some(40), ..WorkerReport::up("10.0.0.1:80", ranks) };
         let hides = WorkerReport { kv_unreported: true, ..WorkerReport::up("10.0.0.2:80", vec![]) };
         let never = WorkerReport::up("10.0.0.3:80", vec![]);
         let seen = workers(vec![told, hides, never]);
         let blocks = |total, free| KvBlocks { total: Blocks(total), free: Blocks(free) };
         let takes: Vec<_> = seen.list.iter().map(|worker| worker.takes).collect();
-        assert_eq!(takes[0], Takes { kv: Some((blocks(600, 500), blocks(300, 300))), until_busy: Some(7) });
-        assert_eq!(takes[1], Takes { kv: Some((blocks(0, 0), blocks(0, 0))), until_busy: None });
+        assert_eq!(
+            takes[0],
+            Takes { kv: Some((blocks(600, 500), blocks(300, 300))), until_busy: Some(7), admitted: Some(40) }
+        );
+        assert_eq!(takes[1], Takes { kv: Some((blocks(0, 0), blocks(0, 0))), ..Takes::default() });
         assert_eq!(takes[2], Takes::default());
     }
 

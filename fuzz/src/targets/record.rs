@@ -17,7 +17,7 @@ use admission_core::members::{Holder, Members, Observer};
 use admission_core::record::Record;
 use admission_core::store::{Store, Version};
 use admission_core::units::{Blocks, Millis, Time, Tokens};
-use admission_core::view::{ViewSummary, WorkerKey, Workers};
+use admission_core::view::{Seen, Takes, ViewSummary, WorkerKey, Workers};
 use admission_core::vm::Note;
 use admission_core::{control, endpoint};
 use endpoint::Open;
@@ -33,6 +33,7 @@ pub fn target(data: &[u8]) {
         b'E' => stable::<Experience>(bytes).into_iter().for_each(|experience| use_experience(&experience)),
         b'D' => drop(stable::<Directory>(bytes)),
         b'W' => workers(bytes),
+        b'T' => takes(bytes),
         b'S' => summary(bytes),
         b'N' => note(bytes),
         b'V' => others(bytes),
@@ -65,7 +66,11 @@ fn use_ledger(ledger: &Ledger) {
         let _ = ledger.time_between_starts(*lane, &members, NOW);
     }
     for (key, requests) in ledger.tallies(&members) {
-        assert_eq!(ledger.tallied(key, &members), requests);
+        assert!(ledger.tallied(key, &members) >= requests);
+    }
+    let begun: Vec<_> = ledger.begun_at_workers(&members).collect();
+    for begun in begun {
+        assert!(ledger.unseen_at_worker(begun.worker, begun.since, &members) >= begun.blocks);
     }
     let heads: Vec<Head> = ledger.heads(&members).map(|(_, head)| *head).collect();
     assert!(
@@ -158,14 +163,40 @@ fn workers(bytes: &[u8]) {
     assert_eq!(workers.encode(), bytes);
     assert!(workers.list.iter().all(|worker| worker.live || !worker.free), "{workers:?}");
     assert_eq!(workers.clone().with_takes(bytes), workers, "workers are no record of their blocks");
-    let open: Vec<Open<'_>> =
-        endpoint::look_free(&workers, &[]).into_iter().map(|seen| Open { seen, held: 1, blocks: Blocks(0) }).collect();
-    let choice = endpoint::choose(&open, Some(2));
+    let free = workers.list.iter().filter(|seen| endpoint::looks_free(seen, &[]));
+    let open: Vec<Open<'_>> = free.map(|seen| Open { seen, held: 1, blocks: Blocks(0) }).collect();
+    let choice = endpoint::choose(open.iter(), Some(2));
     if let endpoint::Choice::Chosen { first, second } = choice {
         assert!(
             first.free && second.is_none_or(|second| second.free && second.address != first.address),
             "{workers:?}"
         );
+    }
+}
+
+/// A record of what workers can take, of the document and of the first worker that it names itself.
+fn takes(bytes: &[u8]) {
+    let number = |at: usize| {
+        let bytes = bytes.get(at..)?.first_chunk()?;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    let (Some(epoch), Some(generation), Some(key)) = (number(1), number(9), number(17)) else { return };
+    let seen = Seen {
+        address: "10.0.0.7:8000".to_owned(),
+        key: WorkerKey(key),
+        is_ip_and_port: true,
+        free: true,
+        live: true,
+        load: 0,
+        kv_permille: 0,
+        takes: Takes::default(),
+    };
+    let list = Workers { epoch, generation, list: vec![seen] };
+    let read = list.clone().with_takes(bytes);
+    assert_eq!(list.clone().with_takes(&read.encode_takes()), read);
+    if let Some(generation) = generation.checked_add(1) {
+        let later = Workers { generation, ..list.clone() };
+        assert_eq!(later.clone().with_takes(bytes), later, "of an earlier document");
     }
 }
 

@@ -351,6 +351,7 @@ impl WorkerNow<'_> {
             role: self.role,
             kv_unreported: self.kv_unreported,
             blocks_until_busy: self.blocks_until_busy,
+            admitted: Some(self.credit.admitted.requests).filter(|admitted| *admitted > 0),
             ranks: self.ranks.iter().map(|rank| self.told_of(rank)).collect(),
         }
     }

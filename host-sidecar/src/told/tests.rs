@@ -98,6 +98,12 @@ impl Setting {
     fn credit(&self) -> u64 {
         self.held.as_ref().unwrap().pools["p"].admitted.requests
     }
+
+    /// Count that comes with the numbers of a worker, as the proxy holds them.
+    fn shown_by(&self, number: usize) -> Option<u64> {
+        let mut workers = self.held.as_ref().unwrap().pools["p"].workers.iter();
+        workers.find(|worker| worker.address == address(number)).unwrap().admitted
+    }
 }
 
 fn told_of(document: &ViewDocument) -> Vec<&str> {
@@ -187,6 +193,22 @@ fn the_credit_is_that_of_the_oldest_numbers_held() {
     setting.said(25);
     setting.tell(true);
     assert_eq!(setting.credit(), 0, "the proxy has restarted");
+}
+
+#[test]
+fn each_worker_says_what_its_own_numbers_show() {
+    let mut setting = Setting::of(3);
+    setting.said(10);
+    setting.scrape(1, 2, ms(10));
+    setting.tell(true);
+    assert_eq!(([0, 1, 2].map(|number| setting.shown_by(number)), setting.credit()), ([None, Some(10), None], 0));
+    setting.said(20);
+    setting.scrape(1, 2, ms(20));
+    assert_eq!(told_of(&setting.tell(true)), [""; 0], "the same numbers again");
+    assert_eq!(setting.shown_by(1), Some(10));
+    setting.said(15);
+    assert_eq!(told_of(&setting.tell(false)), [address(1)], "the proxy has restarted: its count says nothing any more");
+    assert_eq!(setting.shown_by(1), None);
 }
 
 #[test]

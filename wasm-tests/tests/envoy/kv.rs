@@ -202,6 +202,38 @@ async fn a_worker_is_busy_by_what_it_was_given_since_its_numbers_were_read() {
     assert_eq!(start_until_refused(&rig).await, ([3, 3], 503, "all_busy".to_owned()));
 }
 
+/// While the metrics page of one worker hangs, the other is given what its own numbers show to be free.
+#[tokio::test]
+async fn a_page_that_hangs_holds_back_nothing_at_another_worker() {
+    let (setup, more) = steered(setup());
+    let rig = Rig::start(setup).await;
+    let _sidecar = watched_with(&rig, more).await;
+    rig.worker.set_faults([worker_sim::Fault::HangMetrics]);
+    let start = async |prompt, output| {
+        let body = of_tokens(prompt, output).to_string();
+        let headers: [(&str, &[u8]); 2] = [("x-tenant-id", b"acme"), ("x-sluice-no-queue", b"true")];
+        let mut stream = RawCaller::send(rig.address, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await;
+        let answer = stream.read_until("\r\n\r\n").await;
+        (stream, answer)
+    };
+    // 80 blocks, of which 55 are the prompt's.
+    let large = [start(880, 400).await, start(880, 400).await];
+    assert!(large.iter().all(|(_, answer)| answer.starts_with("HTTP/1.1 200")));
+    let running = || [&rig.worker, &rig.others[0]].map(|worker| worker.stats().running);
+    eventually("each has one", async || if running() == [1, 1] { Ok(()) } else { Err(format!("{:?}", running())) })
+        .await;
+    free_blocks(&rig, |free| free < 150).await;
+    // 30 blocks: 20 are left at the first, whose page says 100, and 40 at the second.
+    let (small, answer) = start(440, 32).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    eventually("it runs there", async || if running() == [1, 2] { Ok(()) } else { Err(format!("{:?}", running())) })
+        .await;
+    let (_, answer) = start(440, 32).await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("x-sluice-reason: kv_blocks"), "{answer}");
+    drop((large, small));
+    rig.nothing_is_held().await;
+}
+
 /// A worker whose engine stops saying how many blocks it has counts as having none free, and both state page and metric tell.
 #[tokio::test]
 async fn a_worker_that_hides_its_blocks_counts_as_full() {

@@ -24,7 +24,7 @@ fn two(free: [u64; 2], until_busy: Option<u64>) -> Picture {
     picture.view().kv = Some(PoolKv { all, freest: Some(freest), largest: Blocks(1_000) });
     let mut seen = workers(&[(A, true), (B, true)]);
     for (seen, free) in seen.list.iter_mut().zip(free) {
-        seen.takes = Takes { kv: Some((blocks(free), blocks(free))), until_busy };
+        seen.takes = Takes { kv: Some((blocks(free), blocks(free))), until_busy, admitted: None };
     }
     picture.workers = Some(seen);
     picture
@@ -36,6 +36,14 @@ fn of_blocks(blocks: u64) -> Ask {
 }
 
 impl Picture {
+    /// A view comes in which only the numbers of one worker are new; its scrape began after all that is admitted.
+    fn scrape_one(&mut self, worker: usize) {
+        let before = self.view().credit;
+        self.scrape();
+        let now = std::mem::replace(&mut self.view().credit, before);
+        self.workers.as_mut().unwrap().list[worker].takes.admitted = Some(now.admitted.requests);
+    }
+
     /// Starts a request; the worker it was steered to, or why it does not start.
     fn start_steered(&mut self, blocks: u64) -> Result<&'static str, Reason> {
         let endpoint = self.place(&of_blocks(blocks)).map_err(|refusal| refusal.reason)?.unwrap();
@@ -83,6 +91,56 @@ fn a_worker_that_was_given_what_makes_it_busy_is_not_chosen() {
     assert!(matches!(refusal.detail, Detail::Fixed(why) if why.contains("given")), "{refusal:?}");
     picture.scrape();
     assert_eq!(picture.start_steered(1), Ok(A), "a view that has seen all of it says who is free");
+}
+
+#[test]
+fn a_worker_is_judged_by_its_own_scrape_while_the_page_of_another_hangs() {
+    let mut picture = two([900, 900], Some(101));
+    assert_eq!((picture.start_steered(101), picture.start_steered(101)), (Ok(A), Ok(B)));
+    assert_eq!(picture.start_steered(1), Err(Reason::AllBusy));
+    picture.scrape_one(1);
+    assert_eq!(picture.start_steered(101), Ok(B), "its numbers show what it was given, and it is free by them");
+    assert_eq!(picture.start_steered(1), Err(Reason::AllBusy), "nothing is known of the other");
+    let seen = |picture: &mut Picture, admitted| picture.workers.as_mut().unwrap().list[1].takes.admitted = admitted;
+    seen(&mut picture, Some(900));
+    assert_eq!(picture.start_steered(1), Err(Reason::AllBusy), "that is the count of the proxy before it restarted");
+    picture.scrape();
+    seen(&mut picture, Some(0));
+    assert_eq!(picture.start_steered(1), Ok(A), "a view shows at least what all of its scrapes have seen");
+}
+
+#[test]
+fn growth_is_held_against_what_a_worker_has_not_shown_yet() {
+    let mut picture = two([100, 100], None);
+    assert_eq!(picture.start_steered(90), Ok(A));
+    let grow = |picture: &Picture, blocks| {
+        let by = Amount { blocks: Blocks(blocks), ..Amount::default() };
+        let known = Known { view: picture.view.as_ref(), workers: picture.workers.as_ref() };
+        let worker = Some(TallyKey::worker(crate::view::WorkerKey::of(A)));
+        may_grow(by, (Blocks(90), worker), picture.rules(), known, picture.held(), NOW).is_ok()
+    };
+    assert_eq!([10, 11].map(|blocks| grow(&picture, blocks)), [true, false]);
+    assert_eq!(picture.start_steered(60), Ok(B));
+    picture.scrape_one(0);
+    assert_eq!(
+        [100, 101].map(|blocks| grow(&picture, blocks)),
+        [true, false],
+        "its numbers show the 90, the sum does too"
+    );
+}
+
+#[test]
+fn a_free_worker_that_is_listed_by_a_name_leaves_the_choice_to_the_proxy() {
+    let mut picture = two([900, 900], Some(1));
+    let mut named = workers(&[("gpu.local:80", true)]).list.remove(0);
+    named.is_ip_and_port = false;
+    picture.workers.as_mut().unwrap().list.push(named);
+    let header = picture.place(&of_blocks(1)).unwrap().unwrap().header;
+    assert_eq!(header, format!("{A},{B}"), "a name is not written");
+    assert_eq!((picture.start_steered(1), picture.start_steered(1)), (Ok(A), Ok(B)));
+    assert_eq!(picture.place(&of_blocks(1)), Ok(None), "both that have an address are busy");
+    picture.workers.as_mut().unwrap().list[2].free = false;
+    assert_eq!(picture.start_steered(1), Err(Reason::AllBusy));
 }
 
 #[test]

@@ -15,7 +15,8 @@ impl Reference {
     /// I5: nobody starts while somebody of a higher rank waits who is held up by nothing of its own. Such a one would
     /// have started, unless it needs more blocks than are free: then it lets others pass.
     ///
-    /// Excused are those whose VM does not run: they wait in vain until it is declared dead. And nothing is asked for two
+    /// Excused are those whose VM does not run: they wait in vain until it is declared dead. So are those that what a dead VM
+    /// started since the last scrape may hold up, until that is void. And nothing is asked for two
     /// ticks after the membership has changed: until then VMs may disagree on who counts, and so on what is reserved.
     pub(super) fn order_holds(&self, starts: &[(RequestId, &Facts)], sight: &Sight, now: Time) -> Result<(), String> {
         if now <= self.disagree_until {
@@ -32,6 +33,7 @@ impl Reference {
                     && self.is_back_in_line(facts.tenant, now)
                     && self.goes_before((*other, facts), (*id, started), rank, &before, now)
                     && !self.held_up_by_itself(facts, &before, now)
+                    && !self.held_up_by_the_dead(facts, &before, now)
                     && self.blocks_fit(
                         facts,
                         sight,
@@ -148,9 +150,16 @@ impl Reference {
         self.is_held_up(facts.tenant, tokens, sight) || self.held_up_by_its_lane(facts, sight, now)
     }
 
+    /// A ceiling or free blocks may hold it up: which of its requests a dead VM had started since a scrape is not known here.
+    fn held_up_by_the_dead(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
+        let counts_unseen = self.rules().headroom.is_some() || self.rules().lane(facts.lane).ceiling.is_some();
+        now <= self.void_by && counts_unseen && self.fresh(sight, now).is_some()
+    }
+
     fn held_up_by_its_lane(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
         let lane = self.rules().lane(facts.lane);
-        let saturation = self.fresh(sight, now).and_then(|view| self.saturation(view, &|_| false));
+        let of = |view| self.saturation(view, self.listed(view, &sight.workers), &|_| false);
+        let saturation = self.fresh(sight, now).and_then(of);
         lane.ceiling.zip(saturation).is_some_and(|(ceiling, saturation)| saturation >= ceiling)
             || self.dispatch_budget_is_spent(facts, sight, now)
     }
@@ -246,7 +255,8 @@ impl Reference {
         let known = view.and_then(|view| Some((view, self.rules().headroom?, view.kv?)));
         known.is_none_or(|(view, headroom, kv)| {
             let kept_back = (kv.all.total.0 as f64 * headroom).ceil() as u64;
-            let is_free_in_all = facts.amount.blocks.0 + self.unseen_blocks(view, is_free) + kept_back <= kv.all.free.0;
+            let unseen = self.unseen_blocks(view, self.listed(view, &sight.workers), is_free);
+            let is_free_in_all = facts.amount.blocks.0 + unseen + kept_back <= kv.all.free.0;
             let kept_back_of = |total: u64| (total as f64 * headroom).ceil() as u64;
             let freest = kv.freest.unwrap_or_default();
             is_free_in_all

@@ -14,9 +14,7 @@ impl Reference {
         view: &ViewSummary,
         is_free: &dyn Fn(&RequestId) -> bool,
     ) -> Option<bool> {
-        let workers = sight.workers.as_ref().filter(|_| self.rules().steers)?;
-        let is_usable = workers.epoch == view.epoch && workers.generation >= view.generation;
-        let mut look_free = workers.list.iter().filter(|seen| is_usable && seen.free).peekable();
+        let mut look_free = self.listed(view, &sight.workers).iter().filter(|seen| seen.free).peekable();
         look_free.peek()?;
         Some(look_free.any(|seen| {
             let at_it = self.running.iter().filter(|(id, facts)| facts.worker == Some(seen.key) && !is_free(id));
@@ -34,7 +32,7 @@ impl Reference {
         headroom: Option<f64>,
         is_free: &dyn Fn(&RequestId) -> bool,
     ) -> bool {
-        let given = self.unseen_blocks(view, &|id| {
+        let given = self.unseen_blocks(view, std::slice::from_ref(seen), &|id| {
             is_free(id) || self.running.get(id).is_none_or(|facts| facts.worker != Some(seen.key))
         });
         let is_busy = seen.takes.until_busy.is_some_and(|until_busy| given >= until_busy);

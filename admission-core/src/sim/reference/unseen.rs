@@ -1,7 +1,9 @@
 //! Requests that the workers' numbers in a view cannot show yet.
 
+use std::rc::Rc;
+
 use crate::units::Time;
-use crate::view::ViewSummary;
+use crate::view::{Seen, ViewSummary, Workers};
 
 use super::{Facts, Reference, RequestId, Sight};
 
@@ -9,21 +11,39 @@ use super::{Facts, Reference, RequestId, Sight};
 const TINY: f64 = 1e-5;
 
 impl Reference {
-    /// Blocks of what has started since the scrapes of a view began and still runs.
-    pub(super) fn unseen_blocks(&self, view: &ViewSummary, is_excused: &dyn Fn(&RequestId) -> bool) -> u64 {
-        let seen = self.seen(view).0;
-        let unseen = self.running.iter().filter(|(id, _)| {
+    /// Blocks of what has started since the numbers of a view were read and still runs: those of its own worker where it was sent to one
+    /// of Sluice's choice, else the oldest.
+    pub(super) fn unseen_blocks(
+        &self,
+        view: &ViewSummary,
+        workers: &[Seen],
+        is_excused: &dyn Fn(&RequestId) -> bool,
+    ) -> u64 {
+        let unseen = self.running.iter().filter(|(id, facts)| {
             let at = self.admitted_at.get(id).copied().unwrap_or(0);
-            at > seen && !is_excused(id)
+            let worker = workers.iter().find(|seen| facts.worker == Some(seen.key));
+            at > worker.map_or_else(|| self.seen(view).0, |seen| self.seen_of(seen, view)) && !is_excused(id)
         });
         unseen.map(|(_, facts)| facts.amount.blocks.0).sum()
     }
 
+    /// Workers that requests are steered to by a view.
+    pub(super) fn listed<'a>(&self, view: &ViewSummary, workers: &'a Option<Rc<Workers>>) -> &'a [Seen] {
+        let of_view = |workers: &&Rc<Workers>| workers.epoch == view.epoch && workers.generation >= view.generation;
+        let workers = workers.as_ref().filter(|_| self.rules().steers).filter(of_view);
+        workers.map_or(&[], |workers| &workers.list)
+    }
+
     /// Saturation by a view, and by what it cannot show.
-    pub(super) fn saturation(&self, view: &ViewSummary, is_excused: &dyn Fn(&RequestId) -> bool) -> Option<f64> {
+    pub(super) fn saturation(
+        &self,
+        view: &ViewSummary,
+        workers: &[Seen],
+        is_excused: &dyn Fn(&RequestId) -> bool,
+    ) -> Option<f64> {
         let runs = self.running.keys().filter(|id| !is_excused(id)).count() as f64;
         let by_requests = view.full_requests.map(|full| (runs - self.seen(view).1 as f64) / full as f64);
-        let by_blocks = view.full_blocks.map(|full| self.unseen_blocks(view, is_excused) as f64 / full as f64);
+        let by_blocks = view.full_blocks.map(|full| self.unseen_blocks(view, workers, is_excused) as f64 / full as f64);
         let more = match (by_requests, by_blocks) {
             (Some(requests), Some(blocks)) => requests.max(blocks),
             (one, other) => one.or(other).unwrap_or(0.0),
@@ -37,6 +57,15 @@ impl Reference {
     fn seen(&self, view: &ViewSummary) -> (u64, u64) {
         let admitted = view.credit.admitted.requests;
         if admitted > self.admitted { (0, 0) } else { (admitted, view.credit.held.unwrap_or(0)) }
+    }
+
+    /// Requests that had been admitted when the numbers of one worker were read.
+    fn seen_of(&self, worker: &Seen, view: &ViewSummary) -> u64 {
+        let of_all = self.seen(view).0;
+        match worker.takes.admitted {
+            Some(own) if own <= self.admitted => own.max(of_all),
+            _ => of_all,
+        }
     }
 
     /// Millionths of a pool that are left for work that can wait, and the requests that are not in that number yet.
@@ -67,11 +96,12 @@ impl Reference {
         let rules = &self.rules[started.policy];
         let Some(ceiling) = rules.lane(started.lane).ceiling else { return Ok(()) };
         let is_excused = |id: &RequestId| self.excused.contains(id) || starts.iter().any(|(other, _)| other == id);
-        let is_below = |view: &Option<ViewSummary>| {
+        let is_below = |view: &Option<ViewSummary>, workers: &Option<Rc<Workers>>| {
             let fresh = view.as_ref().filter(|view| now.since(view.received).0 <= rules.hold_ms);
-            fresh.and_then(|view| self.saturation(view, &is_excused)).is_none_or(|full| full < ceiling + TINY)
+            let full = fresh.and_then(|view| self.saturation(view, self.listed(view, workers), &is_excused));
+            full.is_none_or(|full| full < ceiling + TINY)
         };
-        if is_below(&sight.view) || is_below(&self.view_before) {
+        if is_below(&sight.view, &sight.workers) || is_below(&self.view_before, &self.workers_before) {
             return Ok(());
         }
         Err(format!("the pool was at the ceiling of lane {}", started.lane))

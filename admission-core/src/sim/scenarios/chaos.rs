@@ -167,6 +167,7 @@ fn luck(rng: &mut fastrand::Rng) -> Luck {
         meddled_with: some(rng, 0.2),
         clock_steps: some(rng, 8.0),
         views_lie: some(rng, 0.3),
+        pages_hang: some(rng, 0.6),
         views_of_changes: some(rng, 1.0),
         sidecar_restarts: some(rng, 8.0),
         reloads: rng.bool(),
