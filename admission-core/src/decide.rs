@@ -106,6 +106,12 @@ pub struct Known<'a> {
 }
 
 impl Known<'_> {
+    /// The same for a request whose worker the proxy chooses.
+    #[must_use]
+    pub fn without_workers(self) -> Self {
+        Self { workers: None, ..self }
+    }
+
     /// Tokens in a KV block: as the engines report, else as the pool is configured.
     #[must_use]
     pub fn block_size(&self, pool: &Pool) -> u32 {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::decide::{Ask, Room, Turn, flow_of, urgency};
+use crate::decide::{Ask, Turn, flow_of, urgency};
 use crate::gather::gather;
 use crate::ledger::{Amount, Backlog, Blocked, FlowKey, Head, LaneKey, Report, TallyKey};
 use crate::members::Holder;
@@ -23,6 +23,7 @@ mod tests;
 pub(crate) use band::Aside;
 use band::Band;
 use fit::Fit;
+pub(crate) use fit::Rooms;
 
 /// Names a waiter within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -138,8 +139,8 @@ pub(crate) struct Queue {
     ending: BTreeSet<(Time, Ticket)>,
     /// The last flow that has been looked at; the next ones are those behind it.
     pub(crate) looked_at: Option<FlowId>,
-    /// KV blocks that requests may take, as last seen; `None` where they are not counted.
-    pub(crate) room: Option<Room>,
+    /// KV blocks that requests may take, as last seen.
+    pub(crate) rooms: Rooms,
     /// The waiter that keeps the line until its blocks are free.
     holding: Option<Ticket>,
     /// What the pool's record says of this queue.
@@ -247,7 +248,7 @@ impl Queue {
 
     /// The first of every band and lane of those that neither stand aside nor let others pass.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        self.firsts(|waiting| !waiting.yields(self.room))
+        self.firsts(|waiting| !waiting.yields(self.rooms))
     }
 
     /// The first of every band and lane that does not stand aside, among those chosen.

@@ -4,7 +4,7 @@
 //! while nothing starts behind it the pool runs empty. So it does both in turn: it lets pass for half of its patience, then
 //! keeps the line for as long at most, then lets pass again.
 
-use super::{Band, FlowId, Queue, Ticket, Waiting};
+use super::{Band, FlowId, Queue, Ticket, Waiter, Waiting};
 use crate::decide::Room;
 use crate::ledger::{LaneKey, Yielding};
 use crate::outcome::Refusal;
@@ -52,15 +52,38 @@ impl Fit {
     }
 }
 
+/// Blocks that requests may take, as a queue last saw them; `None` where blocks are not counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rooms {
+    /// Room for requests that can be steered to a worker.
+    pub(crate) steered: Option<Room>,
+    /// Room for requests whose worker the proxy chooses.
+    pub(crate) unsteered: Option<Room>,
+}
+
+impl Rooms {
+    fn of(self, waiter: &Waiter) -> Option<Room> {
+        if waiter.can_be_steered { self.steered } else { self.unsteered }
+    }
+
+    /// Notes what a refusal for want of blocks says, in blocks of `block_size` where no room was known.
+    fn note(&mut self, waiter: &Waiter, refusal: &Refusal, block_size: u32) {
+        let room = if waiter.can_be_steered { &mut self.steered } else { &mut self.unsteered };
+        let known = room.unwrap_or(Room { most: Blocks(u64::MAX), free: Blocks(0), block_size });
+        *room = refusal.limit.as_ref().map(|limit| Room { free: Blocks(limit.allowed), ..known });
+    }
+}
+
 impl Waiting {
     /// The end of its hold, if that begins now.
     pub(crate) fn end_of_hold(&self, mean_service: Option<Millis>, now: Time) -> Time {
         Fit::end_of_hold(self.until, mean_service, now)
     }
 
-    /// Blocks that it needs of a room.
-    fn blocks(&self, room: Room) -> Blocks {
-        room.need(self.waiter.ask.amount(room.block_size).blocks, !self.waiter.ask.prompt_read)
+    /// Blocks that it needs of its room, and the room; `None` where blocks are not counted.
+    fn needs(&self, rooms: Rooms) -> Option<(Blocks, Room)> {
+        let room = rooms.of(&self.waiter)?;
+        Some((room.need(self.waiter.ask.amount(room.block_size).blocks, !self.waiter.ask.prompt_read), room))
     }
 
     /// Beginning of its hold, while it keeps the line.
@@ -69,9 +92,9 @@ impl Waiting {
     }
 
     /// True while it lets others pass. One that fits no cache does not: it goes on, and is refused.
-    pub(super) fn yields(&self, room: Option<Room>) -> bool {
-        let needs = |room: Room| self.blocks(room) > room.free && self.blocks(room) <= room.most;
-        room.is_some_and(needs) && self.holds_since().is_none()
+    pub(super) fn yields(&self, rooms: Rooms) -> bool {
+        let lacks = |(blocks, room): (Blocks, Room)| blocks > room.free && blocks <= room.most;
+        self.needs(rooms).is_some_and(lacks) && self.holds_since().is_none()
     }
 }
 
@@ -80,12 +103,12 @@ impl Queue {
     // Why both: when more is free than was seen here, another VM is to hold back newcomers for any that fits, and to let the
     // first go first.
     pub(super) fn yielding(&self) -> Vec<Yielding> {
-        let Some(room) = self.room else { return Vec::new() };
         let of_band = |lane: LaneKey, band: &Band| {
             let waiting = band.in_line().filter_map(|place| Some((self.waiting.get(&place.2)?, place)));
-            let mut yields = waiting.filter(|(waiting, _)| waiting.yields(self.room));
-            let first = yields.next().map(|(waiting, place)| (waiting.blocks(room), place));
-            let least = yields.map(|(waiting, place)| (waiting.blocks(room), place)).min();
+            let yields = waiting.filter(|(waiting, _)| waiting.yields(self.rooms));
+            let mut yields = yields.filter_map(|(waiting, place)| Some((waiting.needs(self.rooms)?.0, place)));
+            let first = yields.next();
+            let least = yields.min();
             let least = least.filter(|least| first.is_some_and(|first| least.0 < first.0));
             let both = first.into_iter().chain(least);
             both.filter_map(move |(blocks, place)| {
@@ -101,10 +124,11 @@ impl Queue {
         let band = self.bands.get(&(lane.position, lane.key))?;
         let before = band.in_line_of(flow).take_while(|(other, _)| *other <= urgency);
         // Why one is enough: what is not counted keeps no request from starting.
-        let looked_at = before.take(if self.room.is_some() { usize::MAX } else { 1 });
+        let is_counted = self.rooms.steered.or(self.rooms.unsteered).is_some();
+        let looked_at = before.take(if is_counted { usize::MAX } else { 1 });
         let waiting = looked_at.filter_map(|(_, ticket)| self.waiting.get(&ticket));
-        let needs = |waiting: &Waiting| match self.room {
-            Some(room) if waiting.holds_since().is_none() => waiting.blocks(room),
+        let needs = |waiting: &Waiting| match waiting.needs(self.rooms) {
+            Some((blocks, _)) if waiting.holds_since().is_none() => blocks,
             _ => Blocks(0),
         };
         waiting.map(needs).min()
@@ -128,7 +152,7 @@ impl Queue {
             self.firsts(|waiting| waiting.fit != Fit::HasHeld).map(|first| first.ticket).collect();
         let mut due = Vec::new();
         for ticket in firsts {
-            let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(self.room)) else {
+            let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(self.rooms)) else {
                 continue;
             };
             match waiting.fit {
@@ -141,17 +165,15 @@ impl Queue {
         due.into_iter().map(|(.., ticket)| ticket).collect()
     }
 
-    /// Lets others pass a waiter that was refused for want of blocks; false when it keeps the line.
-    pub(crate) fn lets_pass(&mut self, waiting: &Waiting, refusal: &Refusal) -> bool {
-        self.note_refusal(refusal, waiting.waiter.pool.block_size);
-        waiting.yields(self.room)
+    /// Lets others pass a waiter that was refused for want of blocks of such a size; false when it keeps the line.
+    pub(crate) fn lets_pass(&mut self, waiting: &Waiting, refusal: &Refusal, block_size: u32) -> bool {
+        self.rooms.note(&waiting.waiter, refusal, block_size);
+        waiting.yields(self.rooms)
     }
 
-    /// Notes what a refusal for want of blocks says of the room, in blocks of `block_size` where no room was known.
-    pub(crate) fn note_refusal(&mut self, refusal: &Refusal, block_size: u32) {
-        let unknown = Room { most: Blocks(u64::MAX), free: Blocks(0), block_size };
-        let known = self.room.unwrap_or(unknown);
-        self.room = refusal.limit.as_ref().map(|limit| Room { free: Blocks(limit.allowed), ..known });
+    /// Notes what the refusal of a newcomer for want of blocks says, in blocks of such a size.
+    pub(crate) fn note_refusal(&mut self, waiter: &Waiter, refusal: &Refusal, block_size: u32) {
+        self.rooms.note(waiter, refusal, block_size);
     }
 
     /// Makes a waiter keep the line from now on.

@@ -265,7 +265,9 @@ impl Vm {
                 if refusal.reason == Reason::PoolRequests {
                     self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
                 }
-                if refusal.reason == Reason::KvBlocks && queue.lets_pass(waiting, &refusal) { Go::On } else { Go::Stop }
+                let block_size = || self.picture(store, &waiter.pool, false).known().block_size(&waiter.pool);
+                let lets_pass = refusal.reason == Reason::KvBlocks && queue.lets_pass(waiting, &refusal, block_size());
+                if lets_pass { Go::On } else { Go::Stop }
             }
             Obstacle::Lasting => {
                 queue.take(ticket);

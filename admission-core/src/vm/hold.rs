@@ -7,7 +7,7 @@ use super::Vm;
 use crate::decide::{Held, Known, decide, room};
 use crate::ledger::Ledger;
 use crate::outcome::Reason;
-use crate::queue::{Queue, Waiter, Waiting};
+use crate::queue::{Queue, Rooms, Waiter, Waiting};
 use crate::store::{self, Store};
 use crate::units::Time;
 
@@ -17,20 +17,23 @@ impl Vm {
         let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
         let Waiter { pool, lanes, .. } = &waiting.waiter;
         if pool.headroom.is_none() {
-            queue.room = None;
+            queue.rooms = Rooms::default();
             return;
         }
-        let picture = self.picture(store, pool, waiting.waiter.can_be_steered);
-        let known = picture.known();
+        let picture = self.picture(store, pool, true);
+        let known = |steered| if steered { picture.known() } else { picture.known().without_workers() };
         let (pool, lanes) = (pool.clone(), lanes.clone());
         end_hold(store, key, queue.end_hold(now), now);
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
-        queue.room = room((&pool, &lanes), known, (&seen, &self.members), now);
+        let room = |steered| room((&pool, &lanes), known(steered), (&seen, &self.members), now);
+        let steered = room(true);
+        queue.rooms = Rooms { steered, unsteered: if pool.pick_endpoint { room(false) } else { steered } };
         let due = queue.due_to_hold(now);
         // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
         let mut due = due.into_iter().filter_map(|ticket| Some((ticket, queue.get(ticket)?)));
-        let Some((ticket, waiting)) = due.find(|(_, waiting)| self.waits_for_blocks(store, waiting, known, &seen, now))
-        else {
+        let Some((ticket, waiting)) = due.find(|(_, waiting)| {
+            self.waits_for_blocks(store, waiting, known(waiting.waiter.can_be_steered), &seen, now)
+        }) else {
             return;
         };
         // Why at least one: blocks that others hold come free too.

@@ -43,10 +43,8 @@ impl LastRead {
         let mut all = self.0.borrow_mut();
         if all.get(&pool.workers_key).is_none_or(|workers| workers.stamp() != view.stamp()) {
             let read = Workers::decode(&store.read(&pool.workers_key).0?)?;
-            let read = match store.read(&pool.worker_blocks_key).0 {
-                Some(blocks) => read.with_takes(&blocks),
-                None => read,
-            };
+            let blocks = if pool.pick_endpoint { store.read(&pool.worker_blocks_key).0 } else { None };
+            let read = blocks.iter().fold(read, |read, blocks| read.with_takes(blocks));
             all.insert(Arc::clone(&pool.workers_key), Rc::new(read));
         }
         let usable = |workers: &&Rc<Workers>| workers.epoch == view.epoch && workers.generation >= view.generation;

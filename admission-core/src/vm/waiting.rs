@@ -147,8 +147,10 @@ impl Vm {
         let tag = tenant.start_tag(FlowKey::of(&key, band), seen.virtual_time(band));
         let mut queue = self.queues.remove(&key).unwrap_or_default();
         note_emptiness(&mut queue, refused.reason, now);
+        let picture = self.picture(store, &waiter.pool, waiter.can_be_steered);
+        let known = picture.known();
         if refused.reason == Reason::KvBlocks {
-            queue.note_refusal(refused, waiter.pool.block_size);
+            queue.note_refusal(&waiter, refused, known.block_size(&waiter.pool));
         }
         let turn = newcomer(Some(&queue), &waiter.request(), waiter.arrived);
         queue.push(ticket, waiter.clone(), tag, aside, now);
@@ -156,8 +158,6 @@ impl Vm {
             queue.extend(ticket, until);
         }
         let report = queue.report();
-        let picture = self.picture(store, &waiter.pool, waiter.can_be_steered);
-        let known = picture.known();
         let members = &self.members;
         let published = store::update(store, &key, |ledger: &mut Ledger| {
             let held = Held { tenant: &tenant, pool: ledger, members };

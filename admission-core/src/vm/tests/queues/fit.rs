@@ -249,3 +249,46 @@ fn holds_that_end_between_two_polls_leave_the_others_half_of_the_time_too() {
     assert!(started * 2 >= came, "{started} of {came}");
     assert!(started < came, "the large ones hold the line now and then");
 }
+
+/// Two workers with 90 and 30 blocks free, the first of which is then given 80: what can be steered has 30, what cannot has 40 of both.
+#[test]
+fn a_waiter_that_cannot_be_steered_is_not_judged_by_the_room_of_one_that_can() {
+    let pool = json!({
+        "name": "p", "max_in_flight": 99, "pick_endpoint": true, "kv": {"block_size": BLOCK, "headroom": 0.0}, "stale": {"hold": "60s"},
+    });
+    let proxy = with(&json!({"lanes": [{"name": "low", "queue": {"max_wait": "10s"}}], "pools": [pool]}));
+    let mut vm = proxy.vm();
+    let worker = |host: u8, used: u64| {
+        let rank = json!({"kv_used_blocks": used, "kv_total_blocks": BLOCKS});
+        json!({"address": format!("10.0.0.{host}:80"), "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]})
+    };
+    take_view(&proxy, 1, &json!({"workers": [worker(1, 10), worker(2, 70)]}));
+    let come = |vm: &mut Vm, tenant: &str, blocks: u64, can_be_steered: bool| {
+        let waiter = Waiter { can_be_steered, ..proxy.waiter(tenant, "low", blocks * BLOCK) };
+        proxy.come(vm, waiter).unwrap()
+    };
+    assert!(matches!(come(&mut vm, "a", 80, true), Joined::Started(_)));
+    let Joined::Started(elsewhere) = come(&mut vm, "b", 10, false) else { panic!("40 are free") };
+    let Joined::Waiting(_) = come(&mut vm, "c", 35, true) else { panic!("no worker has 35") };
+    let Joined::Waiting(unsteered) = come(&mut vm, "d", 38, false) else { panic!("both have 30") };
+    assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+    proxy.end(&mut vm, elsewhere.lease);
+    let started = vm.poll(&*proxy.store, proxy.now).started;
+    assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [unsteered]);
+}
+
+/// Engines with blocks of eight tokens, in front of which blocks of sixteen are configured.
+#[test]
+fn a_newcomer_that_waits_is_measured_in_the_blocks_of_the_engine() {
+    let proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    let rank = json!({"kv_used_blocks": 50, "kv_total_blocks": BLOCKS});
+    let worker = json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]});
+    take_view(&proxy, 1, &json!({"block_size": BLOCK / 2, "workers": [worker]}));
+    let Ok(Joined::Waiting(_)) = proxy.come(&mut vm, proxy.waiter("large", "low", 30 * BLOCK)) else {
+        panic!("60 of 50")
+    };
+    let members = store::read::<Members>(&*proxy.store, &proxy.policy.keys.members()).unwrap().0;
+    let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.keys.pool("p")).unwrap().0;
+    assert_eq!(ledger.yielding(&members).map(|(_, one)| one.blocks.0).collect::<Vec<_>>(), [60], "it lets others pass");
+}
