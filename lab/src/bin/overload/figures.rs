@@ -6,6 +6,16 @@ use super::queue_cost::QueueCost;
 use super::throughput::Throughput;
 use super::wake::Wake;
 
+/// Figures of this checkout's module, and of another where that was asked for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    #[serde(flatten)]
+    pub now: Figures,
+    /// Figures of the other module, measured in the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Figures>,
+}
+
 /// All figures; nothing where there is no sample to take one from.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
@@ -61,13 +71,26 @@ impl Figures {
         Self { with, baseline, details: Details { throughput, wake, queue_cost } }
     }
 
+    /// Samples that were not used.
+    fn discarded(&self) -> u64 {
+        let sides = [&self.details.throughput.with, &self.details.throughput.without].into_iter();
+        let runs = sides.flat_map(|side| [&side.half_load, &side.overload]);
+        runs.map(|run| run.report.discarded).sum::<u64>() + self.details.wake.discarded
+    }
+}
+
+impl Report {
     /// Prints them as a table.
     pub fn print(&self) {
-        let (with, without) = (&self.with, &self.baseline);
+        let before = self.before.as_ref().map(|before| ("before", &before.with));
+        let sides = [("without", &self.now.baseline)].into_iter().chain(before).chain([("with", &self.now.with)]);
+        let sides: Vec<(&str, &Side)> = sides.collect();
         let row = |name: &str, goal: &str, of: &dyn Fn(&Side) -> String| {
-            println!("    {name:<52}{:>12}{:>12}{goal:>12}", of(without), of(with));
+            let columns: String = sides.iter().map(|(_, side)| format!("{:>12}", of(side))).collect();
+            println!("    {name:<52}{columns}{goal:>12}");
         };
-        println!("    {:<52}{:>12}{:>12}{:>12}", "", "without", "with", "goal");
+        let names: String = sides.iter().map(|(name, _)| format!("{name:>12}")).collect();
+        println!("    {:<52}{names}{:>12}", "", "goal");
         row("goodput at 3 x load / best rate", ">= 0.95", &|side| format!("{:.3}", side.goodput_ratio));
         let ttft = |side: &Side| or_dash(side.interactive_ttft_p95_ratio, |ratio| format!("{ratio:.2}"));
         row("interactive TTFT p95 at 3 x load / at 0.5 x load", "<= 1.25", &ttft);
@@ -76,15 +99,8 @@ impl Figures {
         row("release to start in the other thread, p99", "<= 5 ms", &wake);
         let cost = |side: &Side| format!("{:.2}", side.queue_cost_ratio_10000);
         row("CPU a request with 10,000 waiters / with 10", "<= 2", &cost);
-        let discarded: u64 = [&self.details.throughput.with, &self.details.throughput.without]
-            .iter()
-            .flat_map(|side| [&side.half_load, &side.overload])
-            .map(|run| run.report.discarded)
-            .sum();
-        println!(
-            "    {} samples were discarded because the client was starved",
-            discarded + self.details.wake.discarded
-        );
+        let discarded: u64 = self.before.iter().chain([&self.now]).map(Figures::discarded).sum();
+        println!("    {discarded} samples were discarded because the client was starved");
     }
 }
 

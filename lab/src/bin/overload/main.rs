@@ -14,7 +14,7 @@ mod scenario;
 mod throughput;
 mod wake;
 
-use figures::Figures;
+use figures::{Figures, Report};
 use scenario::Pace;
 
 /// Measures three times the load with and without the filter, and what waiting in the proxy costs.
@@ -24,6 +24,10 @@ struct Options {
     /// Write the figures to this file.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Measure this module of the filter first, such as `target/neighbour/sluice.wasm`, which `cargo xtask neighbours` leaves of
+    /// another commit.
+    #[arg(long, value_name = "MODULE")]
+    before: Option<PathBuf>,
     /// Shorter loads: enough to see that everything works, too little for figures.
     #[arg(long)]
     quick: bool,
@@ -35,11 +39,24 @@ fn main() -> ExitCode {
 
 /// Measures, prints a table and writes the figures.
 fn run(options: &Options) -> Result<()> {
-    let figures = lab::block_on(measure(&Programs::built()?, Pace::new(options.quick)))?;
+    let report = lab::block_on(measure_all(options))?;
     println!("\noverload");
-    figures.print();
-    lab::write_figures(options.json.as_deref(), &figures)?;
+    report.print();
+    lab::write_figures(options.json.as_deref(), &report)?;
     Ok(())
+}
+
+async fn measure_all(options: &Options) -> Result<Report> {
+    let (now, pace) = (Programs::built()?, Pace::new(options.quick));
+    let before = match &options.before {
+        Some(module) => {
+            println!("\n{} …", module.display());
+            let programs = Programs { filter: std::path::absolute(module)?, ..now.clone() };
+            Some(measure(&programs, pace).await?)
+        }
+        None => None,
+    };
+    Ok(Report { now: measure(&now, pace).await?, before })
 }
 
 async fn measure(programs: &Programs, pace: Pace) -> Result<Figures> {
