@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::balance::Balance;
 use super::caps::Overshoot;
-use super::spare::Spare;
+use super::gates::Starts;
 use super::stage::Rest;
 
 /// By which the proxy's memory may have grown, in MiB: compiled code of two other builds, some 25 MiB each, which the proxy keeps
@@ -32,6 +32,10 @@ pub struct Figures {
     pub budget_exceeded: u64,
     /// Starts of the last request that a budget left room for.
     pub budget_reached: usize,
+    /// The most requests beyond what a ceiling lets through, at a start of its lane.
+    pub ceiling_exceeded: u64,
+    /// Starts of the last request that a ceiling lets through.
+    pub ceiling_reached: usize,
     /// Times that a VM may have been taken for dead because the machine did not let it run; caps are not looked at then.
     pub fences: usize,
     /// By which the last proxy's memory has grown since its first seconds.
@@ -56,7 +60,12 @@ pub struct Run {
 }
 
 impl Figures {
-    pub fn new(run: Run, rest: Rest, (overshoot, spare): (&Overshoot, &Spare), balance: Balance) -> Self {
+    pub fn new(
+        run: Run,
+        rest: Rest,
+        (overshoot, [budget, ceiling]): (&Overshoot, [&Starts; 2]),
+        balance: Balance,
+    ) -> Self {
         let growth = rest.rss_mib.1 - rest.rss_mib.0;
         let mut broken = Vec::new();
         if rest.held > 0 {
@@ -74,8 +83,10 @@ impl Figures {
         if overshoot.by > 0 {
             broken.push(format!("a cap was exceeded by {}: {}", overshoot.by, overshoot.what));
         }
-        if spare.by > 0 {
-            broken.push(format!("a dispatch budget was exceeded by {}: {}", spare.by, spare.what));
+        for (name, starts) in [("dispatch budget", budget), ("ceiling", ceiling)] {
+            if starts.by > 0 {
+                broken.push(format!("a {name} was exceeded by {}: {}", starts.by, starts.what));
+            }
         }
         if overshoot.reached == 0 {
             broken.push("no cap was ever reached, so none was checked".into());
@@ -93,8 +104,10 @@ impl Figures {
             waiting: rest.waiting,
             overshoot: overshoot.by,
             caps_reached: overshoot.reached,
-            budget_exceeded: spare.by,
-            budget_reached: spare.reached,
+            budget_exceeded: budget.by,
+            budget_reached: budget.reached,
+            ceiling_exceeded: ceiling.by,
+            ceiling_reached: ceiling.reached,
             fences,
             rss_growth_mib: growth,
             rss_mib: rest.rss_mib.1,
@@ -132,6 +145,8 @@ impl Figures {
         line("caps reached", self.caps_reached.to_string());
         line("most beyond a dispatch budget", self.budget_exceeded.to_string());
         line("dispatch budgets reached", self.budget_reached.to_string());
+        line("most beyond a ceiling", self.ceiling_exceeded.to_string());
+        line("ceilings reached", self.ceiling_reached.to_string());
         line("VMs taken for dead while they lived", self.fences.to_string());
         line("the last proxy's memory has grown by", format!("{:.1} MiB", self.rss_growth_mib));
         line("  to", format!("{:.1} MiB", self.rss_mib));

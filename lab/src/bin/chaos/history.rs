@@ -20,6 +20,8 @@ pub struct History {
     /// In which proxy the filter's code was changed, and when.
     pub swaps: Vec<(usize, Duration)>,
     pub fences: Vec<Fence>,
+    /// Times in which proxies had a fresh view, by proxy and in order; those that touch are one.
+    pub views: Vec<(usize, Duration, Duration)>,
     /// One for each proxy, in order; all but the last have ended.
     pub lives: Vec<Life>,
 }
@@ -75,6 +77,19 @@ pub struct Life {
 }
 
 impl History {
+    /// A proxy has a view that is fresh from one time until another; each call is of a later time than the one before.
+    pub fn saw_view(&mut self, life: usize, from: Duration, until: Duration) {
+        match self.views.last_mut() {
+            Some((same, _, last)) if *same == life && from <= *last => *last = until.max(*last),
+            _ => self.views.push((life, from, until)),
+        }
+    }
+
+    /// True when a proxy had a fresh view all the time between two times.
+    pub fn has_view(&self, life: usize, from: Duration, until: Duration) -> bool {
+        self.views.iter().any(|(of, began, ended)| *of == life && *began <= from && until <= *ended)
+    }
+
     /// Whether what VMs counted of a request may have gone with them before anybody looked, or before they handed it over: what a
     /// VM counts becomes the proxy's on its tick.
     pub fn blurs(&self, life: usize, sent: Duration, ended: Duration) -> bool {

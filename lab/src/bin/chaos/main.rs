@@ -18,13 +18,13 @@ mod balance;
 mod callers;
 mod caps;
 mod figures;
+mod gates;
 mod history;
 mod members;
 mod policy;
 mod proxy;
 mod script;
 mod shots;
-mod spare;
 mod stage;
 mod workers;
 
@@ -104,7 +104,8 @@ async fn play(options: &Options) -> Result<Figures> {
     let visits: Vec<Visit> = stage.seats.iter().flat_map(|seat| seat.visits().iter().cloned()).collect();
     let records: BTreeMap<usize, Record> = callers.records().into_iter().map(|record| (record.id, record)).collect();
     let overshoot = caps::overshoot(&stage.history, &records, &visits);
-    let spare = spare::spare(&stage.history, &records, &visits);
+    let budget = gates::by_budget(&stage.history, &records, &visits);
+    let ceiling = gates::by_ceiling(&stage.history, &records, &visits);
     let balance = balance::balance(&stage.history, &records, &visits);
     let client_late_ms =
         watch.stalls().iter().map(|stall| (stall.end - stall.start).as_secs_f64() * 1e3).fold(0.0, f64::max);
@@ -115,7 +116,7 @@ async fn play(options: &Options) -> Result<Figures> {
         fences: stage.history.fences.len(),
         client_late_ms,
     };
-    let figures = Figures::new(run, rest, (&overshoot, &spare), balance);
+    let figures = Figures::new(run, rest, (&overshoot, [&budget, &ceiling]), balance);
     if !figures.broken.is_empty() {
         for record in &overshoot.who {
             let visits: Vec<&Visit> = visits.iter().filter(|visit| visit.id == record.id).collect();

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use testkit::parts::{MODEL, POOL};
 
+use super::script::WORKERS;
+
 /// The tenants that policies name.
 pub const TENANTS: [&str; 3] = ["acme", "globex", "guest"];
 
@@ -16,6 +18,21 @@ pub const WITH_TOKENS: &str = "acme";
 
 /// Longest wait of any lane, in milliseconds.
 pub const LONGEST_WAIT_MS: u64 = 2_500;
+
+/// Time for which a view is fresh.
+pub const VIEW_HOLD: Duration = Duration::from_secs(2);
+
+/// The lane with a ceiling, which is the default.
+pub const STANDARD: &str = "standard";
+
+/// Saturation at which it starts nothing more.
+const CEILING: f64 = 0.7;
+
+/// Requests with which a worker counts as full.
+pub const FULL_WORKER: u64 = 8;
+
+/// Requests in flight that the ceiling lets through, the last one included, while all workers live.
+pub const MOST_BELOW_CEILING: u64 = (CEILING * (FULL_WORKER * WORKERS as u64) as f64).ceil() as u64;
 
 /// The lane with a dispatch budget.
 pub const BATCH: &str = "batch";
@@ -111,14 +128,14 @@ impl Draw {
             "tenant": {"sources": [{"header": "x-tenant-id"}], "default": "anonymous"},
             "tenants": tenants,
             "lanes": self.lanes(),
-            "default_lane": "standard",
+            "default_lane": STANDARD,
             "lane_header": "x-sluice-lane",
             "pools": [{
                 "name": POOL, "models": [format!("{MODEL}*")],
                 "max_in_flight": self.caps.pool, "max_in_flight_per_worker": 10,
                 "max_model_len": 8_192, "expected_output_tokens": 60,
                 "kv": {"block_size": 16, "headroom": 0.1},
-                "stale": {"hold": "2s", "then": "local_caps"},
+                "stale": {"hold": format!("{}ms", VIEW_HOLD.as_millis()), "then": "local_caps"},
             }],
         });
         if let (true, Some(pools)) = (self.wait != Wait::Unread, policy["pools"].as_array_mut()) {
@@ -136,7 +153,7 @@ impl Draw {
     fn lanes(&self) -> Vec<Value> {
         let mut lanes = vec![
             json!({"name": "interactive", "priority": 100}),
-            json!({"name": "standard", "priority": 0}),
+            json!({"name": STANDARD, "priority": 0, "ceiling": CEILING}),
             json!({"name": BATCH, "priority": -10, "ceiling": 5.0, "dispatch_budget": {"baseline": BASELINE}}),
         ];
         if self.urgent {
@@ -149,7 +166,7 @@ impl Draw {
             lanes[0]["reserve"] = json!(0.2);
             if let Some(lowest) = lanes.last_mut() {
                 lowest["preemptible"] = self.preemptible.into();
-                lowest["aging"] = json!({"after": format!("{}s", AGES_AFTER.as_secs()), "to": "standard"});
+                lowest["aging"] = json!({"after": format!("{}s", AGES_AFTER.as_secs()), "to": STANDARD});
             }
         }
         lanes

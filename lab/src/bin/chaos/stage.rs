@@ -16,11 +16,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use super::callers::{BOUND, Door};
 use super::history::{Fence, History, Incident, Kind, Life, SLACK, Standing};
 use super::members::Members;
-use super::policy::Draw;
+use super::policy::{Draw, FULL_WORKER, VIEW_HOLD};
 use super::proxy::{Proxy, Setup, THREADS};
 use super::script::{Act, Code, SidecarTrouble, Trouble, WORKERS, What};
 use super::workers::Seat;
-use testkit::parts::{self, Program, Programs, TOKEN};
+use testkit::parts::{self, POOL, Program, Programs, TOKEN};
+use testkit::shipped;
 use testkit::state_page::{self, held_and_waiting, nothing_is_held};
 
 /// Between two looks at what runs.
@@ -172,6 +173,10 @@ impl Stage {
         self.proxy.count().await?;
         // There is none for a moment after a trap.
         if let Ok(page) = state_page::fetch(&self.client, self.proxy.control).await {
+            let age = page["pools"][POOL]["view"]["age_ms"].as_u64().map(Duration::from_millis);
+            if let Some(left) = age.and_then(|age| VIEW_HOLD.checked_sub(age)) {
+                self.history.saw_view(self.proxy.life, at, at + left);
+            }
             if self.members.look(&page) {
                 let from = self.pages.back().map_or(Duration::ZERO, |(last, _)| last.saturating_sub(SLACK));
                 self.history.fences.push(Fence { life: self.proxy.life, from, until: at + SLACK });
@@ -269,6 +274,8 @@ impl Stage {
         let workers: Vec<_> = self.seats.iter().map(Seat::address).collect();
         let mut config = parts::sidecar_config(&self.programs.sidecar_config, self.relay.address(), &workers)?;
         config["proxies"][0]["token"] = token.into();
+        let detector = json!({"detector": "concurrency", "mode": "requests", "max_concurrency": FULL_WORKER});
+        shipped::named(&mut config["pools"], POOL)?["saturation"] = detector;
         std::fs::write(self.sidecar_file(), config.to_string()).context("cannot write the sidecar's configuration")
     }
 
