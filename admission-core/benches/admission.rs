@@ -14,7 +14,7 @@ use admission_core::record::Record;
 use admission_core::store::{self, Conflict, Store, Version};
 use admission_core::units::{Blocks, Time, Tokens};
 use admission_core::usage::Served;
-use admission_core::view::{Receipt, ViewDocument, ViewSummary, Workers};
+use admission_core::view::{Admitted, Receipt, ViewDocument, ViewSummary, Workers};
 use admission_core::vm::{Request, Usage, Vm};
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -156,9 +156,10 @@ fn steered_decision(criterion: &mut Criterion) {
         let document = view_of(count);
         let pool = document.pools.get("llama").expect("it is there");
         let receipt = Receipt { at: NOW, ..Receipt::default() };
-        let (view, workers) = (ViewSummary::new(&document, pool, &receipt), Workers::new(&document, pool));
+        let (view, workers) =
+            (ViewSummary::new(&document, pool, &receipt), Workers::new(&document, pool, Admitted::default()));
         let (members, ledger) = holding_at(&workers, rules.lane.key);
-        let known = Known { view: Some(&view), workers: Some(&workers) };
+        let known = Known { view: Some(&view), workers: Some(&workers), can_be_steered: true };
         let nobody = Ledger::default();
         let held = Held { tenant: &nobody, pool: &ledger, members: &members };
         group.bench_function(format!("{count}_workers"), |bencher| {

@@ -122,9 +122,11 @@ impl Receiver {
     /// # Errors
     /// [`NotTaken`]. Nothing has changed then, but with [`NotTaken::Store`], after which the next generation is to be pushed.
     pub fn take(&mut self, store: &impl Store, body: &[u8], now: Time) -> Result<Taken, NotTaken> {
-        let document = self.whole(parse(body).map_err(NotTaken::Malformed)?)?;
+        let mut document = self.whole(parse(body).map_err(NotTaken::Malformed)?)?;
         self.stand(store, &document, now)?;
         let taken = publish(store, &self.keys, &document, now).map_err(NotTaken::Store)?;
+        // Why: the changes of later documents are applied to this one, when the proxy may have admitted as many again.
+        document.drop_counts_above(&taken.answer.admitted);
         self.last = Some(document);
         Ok(taken)
     }
@@ -262,7 +264,7 @@ fn publish_pool(
     (credit, at): (Credit, Time),
 ) -> Result<(), StoreError> {
     let before = standing_summary(store, keys, name);
-    let workers = Workers::new(document, pool);
+    let workers = Workers::new(document, pool, credit.admitted);
     publish_record(store, keys, document, &keys.worker_blocks_of(name), &workers.encode_takes())?;
     publish_record(store, keys, document, &keys.workers_of(name), &workers.encode())?;
     let summary = ViewSummary::new(document, pool, &Receipt { at, acknowledged: credit, before }).encode();

@@ -88,7 +88,7 @@ pub struct Rules<'a> {
     pub tenant: &'a Limits,
     /// It goes to.
     pub pool: &'a Arc<Pool>,
-    /// It goes under.
+    /// Lane that it came for.
     pub lane: &'a Lane,
     /// All there are.
     pub lanes: &'a Arc<Lanes>,
@@ -101,17 +101,13 @@ pub struct Rules<'a> {
 pub struct Known<'a> {
     /// Its workers in sum.
     pub view: Option<&'a ViewSummary>,
-    /// Each of them; only where requests are steered.
+    /// Each of them; only in a pool whose requests are steered.
     pub workers: Option<&'a Workers>,
+    /// The request can be steered to one; else the proxy chooses.
+    pub can_be_steered: bool,
 }
 
 impl Known<'_> {
-    /// The same for a request whose worker the proxy chooses.
-    #[must_use]
-    pub fn without_workers(self) -> Self {
-        Self { workers: None, ..self }
-    }
-
     /// Tokens in a KV block: as the engines report, else as the pool is configured.
     #[must_use]
     pub fn block_size(&self, pool: &Pool) -> u32 {
@@ -175,7 +171,7 @@ pub fn allowed_by_budget(
     counted: (&Ledger, &Members),
     now: Time,
 ) -> Option<u64> {
-    let scene = Scene::of((pool, lanes), Known { view, workers: None }, counted, now);
+    let scene = Scene::of((pool, lanes), Known { view, ..Known::default() }, counted, now);
     lane.dispatch_budget.as_ref().map(|budget| scene.allowance(budget).allowed.unwrap_or(0))
 }
 

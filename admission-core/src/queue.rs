@@ -123,7 +123,6 @@ impl Waiting {
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) ticket: Ticket,
-    pub(crate) lane: LaneKey,
     pub(crate) head: Head,
 }
 
@@ -253,17 +252,17 @@ impl Queue {
 
     /// The first of every band and lane that does not stand aside, among those chosen.
     fn firsts(&self, chosen: impl Fn(&Waiting) -> bool) -> impl Iterator<Item = Candidate> {
-        self.bands.iter().filter_map(move |((_, lane), band)| {
-            let first = band.first(|ticket| self.waiting.get(&ticket).is_some_and(&chosen))?;
-            self.candidate(*lane, first)
+        self.bands.values().filter_map(move |band| {
+            self.candidate(band.first(|ticket| self.waiting.get(&ticket).is_some_and(&chosen))?)
         })
     }
 
-    fn candidate(&self, lane: LaneKey, (tag, urgency, ticket): (u64, u64, Ticket)) -> Option<Candidate> {
+    fn candidate(&self, (tag, urgency, ticket): (u64, u64, Ticket)) -> Option<Candidate> {
         let waiting = self.waiting.get(&ticket)?;
         let (band, flow) = (waiting.band_lane().key, flow_of(&waiting.flow.0));
         let (tokens, bytes) = (waiting.waiter.amount().tokens, waiting.waiter.bytes);
-        Some(Candidate { ticket, lane, head: Head { band, lane, flow, tag, urgency, tokens, bytes } })
+        let lane = waiting.waiter.lane.key;
+        Some(Candidate { ticket, head: Head { band, lane, flow, tag, urgency, tokens, bytes } })
     }
 
     /// Sets where the flow of a waiter starts.

@@ -301,6 +301,18 @@ impl ViewQuestion {
     }
 }
 
+impl ViewDocument {
+    /// Drops the counts of workers that are above what the proxy has answered, by pool: those are of its life before a restart.
+    pub fn drop_counts_above(&mut self, answered: &BTreeMap<String, Admitted>) {
+        for (name, pool) in &mut self.pools {
+            let most = answered.get(name).map_or(0, |admitted| admitted.requests);
+            for worker in &mut pool.workers {
+                worker.admitted = worker.admitted.filter(|admitted| *admitted <= most);
+            }
+        }
+    }
+}
+
 impl PoolReport {
     /// The same report as a filter of a form understands it.
     #[must_use]

@@ -114,12 +114,21 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
     });
     let workers: Vec<Value> = workers.collect();
     let unseen = |view: &ViewSummary| ledger.unseen(view.credit, members);
+    let listed = seen.workers.into_iter().flat_map(|workers| &workers.list);
+    let shown = listed.map(|worker| {
+        let since = |admitted| {
+            let seen = ledger.seen_at_worker(credit, admitted);
+            ledger.unseen_at_worker(TallyKey::worker(worker.key), seen, members).0
+        };
+        since(None).saturating_sub(since(worker.takes.admitted))
+    });
+    let shown: u64 = shown.sum();
     let view = seen.summary.map(|view| {
         json!({
             "age_ms": now.since(view.received).0, "generation": view.generation,
             "live_workers": view.live_workers, "free_workers": view.free_workers,
             "saturation": view.saturation, "full_requests": view.full_requests, "full_blocks": view.full_blocks,
-            "unseen_requests": unseen(view).requests, "unseen_blocks": unseen(view).blocks,
+            "unseen_requests": unseen(view).requests, "unseen_blocks": unseen(view).blocks, "shown_blocks": shown,
             "kv_total_blocks": view.kv.map(|kv| kv.all.total), "kv_free_blocks": view.kv.map(|kv| kv.all.free),
             "kv_freest_blocks": view.kv.and_then(|kv| kv.freest).map(|cache| cache.free),
             "kv_unknown_workers": view.kv_unknown, "kv_block_size": view.block_size,

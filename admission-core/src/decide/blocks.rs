@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::sight::{Scene, Sight};
 use super::{Known, advice};
-use crate::ledger::{Head, Ledger, TallyKey};
+use crate::ledger::{Head, Ledger, TallyKey, Yielding};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{BlockShare, Lanes, Pool};
@@ -60,13 +60,22 @@ impl Scene<'_> {
         self.room().map(|(room, _)| room.free)
     }
 
+    /// The same for a request that can be steered, or cannot.
+    fn free_blocks_for(&self, can_be_steered: bool) -> Option<Blocks> {
+        self.room_of(if can_be_steered { self.free_at_open_workers() } else { None }).map(|(room, _)| room.free)
+    }
+
     /// First waiters of each VM, but for those that let others pass until their blocks are free.
     pub(super) fn heads(&self) -> impl Iterator<Item = (Holder, &Head)> {
         let (ledger, members) = (self.ledger, self.members);
         let mut yielding = ledger.yielding(members).peekable();
         // Why only then: most pools have none, and what is free takes a sum over all that began lately.
-        let free = yielding.peek().and_then(|_| self.free_blocks());
-        let fitting = yielding.filter(move |(_, one)| free.is_none_or(|free| one.blocks <= free));
+        let free = yielding.peek().map(|_| [false, true].map(|steered| self.free_blocks_for(steered)));
+        let fits = move |one: &Yielding| {
+            let [unsteered, steered] = free.unwrap_or_default();
+            (if one.steered { steered } else { unsteered }).is_none_or(|free| one.blocks <= free)
+        };
+        let fitting = yielding.filter(move |(_, one)| fits(one));
         ledger.heads(members).chain(fitting.map(|(holder, one)| (holder, &one.head)))
     }
 

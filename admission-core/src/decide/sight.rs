@@ -48,8 +48,10 @@ pub(super) struct Scene<'a> {
     pub(super) pool: &'a Pool,
     pub(super) lanes: &'a Lanes,
     pub(super) sight: Sight<'a>,
-    /// Each worker, where a request can be steered.
+    /// Each worker, in a pool whose requests are steered.
     pub(super) workers: Option<&'a Workers>,
+    /// The request is one that can be.
+    pub(super) can_be_steered: bool,
     pub(super) ledger: &'a Ledger,
     pub(super) members: &'a Members,
     pub(super) now: Time,
@@ -65,7 +67,8 @@ impl<'a> Scene<'a> {
         now: Time,
     ) -> Self {
         let sight = Sight::of(known.view, pool, now);
-        Self { pool, lanes, sight, workers: known.workers, ledger, members, now, steering: OnceCell::new() }
+        let Known { workers, can_be_steered, .. } = known;
+        Self { pool, lanes, sight, workers, can_be_steered, ledger, members, now, steering: OnceCell::new() }
     }
 
     /// The caps on requests in flight that hold now, and what they count.

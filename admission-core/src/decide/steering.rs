@@ -55,6 +55,8 @@ impl<'a> Steering<'a> {
             }
         }
         let is_proxys = open.is_empty() && (has_name || !has_address);
+        // Why not a later list's: the numbers of the view do not show as much.
+        let shown = if workers.stamp() == view.stamp() { shown } else { Blocks(0) };
         Self { open: (!is_proxys).then_some(open), shown }
     }
 }
@@ -99,10 +101,10 @@ impl<'a> Scene<'a> {
         Some(self.steering.get_or_init(|| Steering::of(self, view, workers)))
     }
 
-    /// Free workers that a request can be steered to; `None` where the choice is the proxy's: where requests are not steered, and where
+    /// Free workers that the request can be steered to; `None` where the choice is the proxy's: where it is not steered, and where
     /// all that are free are listed by a name, which the proxy resolves.
     fn open_workers(&self) -> Option<&[Open<'a>]> {
-        self.steering()?.open.as_deref()
+        self.steering().filter(|_| self.can_be_steered)?.open.as_deref()
     }
 
     /// KV blocks of leases begun since the numbers of a view were read. Those of a steered lease count while its worker's numbers do not
@@ -121,9 +123,14 @@ impl<'a> Scene<'a> {
         Blocks(freest.less(headroom.share).free.0.min(of_all))
     }
 
-    /// Blocks that one request may take at the worker with most room below its cap; `None` where the choice is the proxy's.
+    /// Blocks that the request may take at the worker with most room below its cap; `None` where the choice is the proxy's.
     pub(super) fn free_where_steered(&self) -> Option<Blocks> {
-        let open = self.open_workers()?;
+        self.free_at_open_workers().filter(|_| self.can_be_steered)
+    }
+
+    /// The same for a request that can be steered, whether this one can or not.
+    pub(super) fn free_at_open_workers(&self) -> Option<Blocks> {
+        let open = self.steering()?.open.as_deref()?;
         let cap = self.pool.max_in_flight_per_worker.as_ref().map_or(u64::MAX, |cap| cap.limit);
         let below_cap = open.iter().filter(|open| open.held < cap).map(|open| open.blocks).max();
         // Why then all: that every worker is at its cap is for the cap to say.

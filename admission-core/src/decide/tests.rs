@@ -64,7 +64,7 @@ impl Picture {
 
     fn place(&self, ask: &Ask) -> Result<Option<Endpoint>, Refusal> {
         let classes = self.rules().pool.classes_of(None, ask.longest_prompt);
-        let known = Known { view: self.view.as_ref(), workers: self.workers.as_ref() };
+        let known = Known { view: self.view.as_ref(), workers: self.workers.as_ref(), can_be_steered: true };
         let rules = Rules { classes: &classes, ..self.rules() };
         decide(ask, rules, &self.turn(), known, self.held(), NOW)
     }
@@ -251,7 +251,7 @@ fn growth_is_held_against_tokens_and_blocks_but_not_against_requests() {
     let amount = Amount { requests: 5, tokens: Tokens(900), blocks: Blocks(10) };
     picture.tenant.charge(&picture.members, picture.holder, LANE, amount);
     let view = picture.view.clone();
-    let known = Known { view: view.as_ref(), workers: None };
+    let known = Known { view: view.as_ref(), ..Known::default() };
     let grow = |tokens, blocks| {
         let by = Amount { requests: 0, tokens: Tokens(tokens), blocks: Blocks(blocks) };
         let grown = may_grow(by, (Blocks(blocks + 40), None), picture.rules(), known, picture.held(), NOW);

@@ -1,7 +1,7 @@
 //! Leases that began lately: the part of the holdings that the workers' numbers cannot show yet.
 //!
 //! An answer to a view carries the number of requests that a proxy has admitted so far, and the sidecar puts that count into
-//! the first view whose scrapes all began later. Each lease therefore keeps the count of the last answer before it began, and
+//! the first view whose scrapes all began later, and beside the numbers of a worker once its own did. Each lease therefore keeps the count of the last answer before it began, and
 //! the record keeps the blocks that are still held by that count. The blocks of leases begun since an answer are then a sum
 //! over rows, exact for every answer.
 

@@ -81,7 +81,7 @@ pub struct Head {
     pub tag: u64,
     /// Among its tenant's; lower goes first.
     pub urgency: u64,
-    /// It would hold so many, which its lane's dispatch budget may not have left.
+    /// Tokens that it would hold, which the lane's dispatch budget may not have left.
     pub tokens: Tokens,
     /// Of its body, as far as it is known.
     pub bytes: u64,
@@ -95,6 +95,8 @@ pub struct Yielding {
     pub head: Head,
     /// Blocks that it needs.
     pub blocks: Blocks,
+    /// It can be steered to a worker, so one must have them free.
+    pub steered: bool,
 }
 
 /// What one VM says of its waiters.
@@ -206,10 +208,11 @@ impl Row for Yielding {
     fn write(&self, out: &mut Writer) {
         self.head.write(out);
         out.u64(self.blocks.0);
+        out.bytes(&[u8::from(self.steered)]);
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(Self { head: Head::read(reader)?, blocks: Blocks(reader.u64()?) })
+        Some(Self { head: Head::read(reader)?, blocks: Blocks(reader.u64()?), steered: reader.u8()? != 0 })
     }
 }
 

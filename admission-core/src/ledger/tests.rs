@@ -236,7 +236,7 @@ fn full_ledger() -> Ledger {
     let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9), aside: 1 };
     let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, ..Report::default() };
     ledger.publish(&members, b, &report);
-    let yielding = vec![Yielding { head, blocks: Blocks(9) }];
+    let yielding = vec![Yielding { head, blocks: Blocks(9), steered: true }];
     ledger.publish(&members, a, &Report { heads: vec![head, Head { tag: 8, ..head }], yielding, demand: 3, ..report });
     assert!(ledger.hold_line(Time(70), Time(80)));
     ledger.note_start(&members, LANE, LANE, 77, Time(8));

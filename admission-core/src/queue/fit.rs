@@ -6,7 +6,7 @@
 
 use super::{Band, FlowId, Queue, Ticket, Waiter, Waiting};
 use crate::decide::Room;
-use crate::ledger::{LaneKey, Yielding};
+use crate::ledger::Yielding;
 use crate::outcome::Refusal;
 use crate::policy::Lane;
 use crate::units::{Blocks, Millis, Time};
@@ -103,7 +103,7 @@ impl Queue {
     // Why both: when more is free than was seen here, another VM is to hold back newcomers for any that fits, and to let the
     // first go first.
     pub(super) fn yielding(&self) -> Vec<Yielding> {
-        let of_band = |lane: LaneKey, band: &Band| {
+        let of_band = |band: &Band| {
             let waiting = band.in_line().filter_map(|place| Some((self.waiting.get(&place.2)?, place)));
             let yields = waiting.filter(|(waiting, _)| waiting.yields(self.rooms));
             let mut yields = yields.filter_map(|(waiting, place)| Some((waiting.needs(self.rooms)?.0, place)));
@@ -112,10 +112,11 @@ impl Queue {
             let least = least.filter(|least| first.is_some_and(|first| least.0 < first.0));
             let both = first.into_iter().chain(least);
             both.filter_map(move |(blocks, place)| {
-                self.candidate(lane, place).map(|candidate| Yielding { head: candidate.head, blocks })
+                let steered = self.waiting.get(&place.2)?.waiter.can_be_steered;
+                self.candidate(place).map(|candidate| Yielding { head: candidate.head, blocks, steered })
             })
         };
-        self.bands.iter().flat_map(|((_, lane), band)| of_band(*lane, band)).collect()
+        self.bands.values().flat_map(of_band).collect()
     }
 
     /// The least blocks of those in line that came for the same lane in the same flow and go before one that is so urgent; none

@@ -140,7 +140,7 @@ fn compare(queue: &Queue, plain: &Plain, policy: &Policy, now: Time) {
         .iter()
         .map(|first| {
             let position = policy.line_up().position_of(first.head.band);
-            ((position, first.lane), first.ticket)
+            ((position, first.head.lane), first.ticket)
         })
         .collect();
     assert_eq!(found, plain.candidates());

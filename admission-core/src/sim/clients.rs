@@ -25,6 +25,8 @@ pub struct Stream {
     pub patience: Option<u64>,
     /// What it does when it is refused.
     pub returns: Returns,
+    /// Requests can still be steered to a worker when they are decided.
+    pub can_be_steered: bool,
 }
 
 /// When requests come.
@@ -64,6 +66,7 @@ impl Default for Stream {
             ttft: None,
             patience: None,
             returns: Returns::Never,
+            can_be_steered: true,
         }
     }
 }

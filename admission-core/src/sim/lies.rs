@@ -52,8 +52,8 @@ fn twist_numbers(pool: &mut PoolReport, rng: &mut fastrand::Rng) {
 fn twist_worker(worker: &mut WorkerReport, rng: &mut fastrand::Rng) {
     match rng.u8(..6) {
         0 => worker.busy = !worker.busy,
-        // What the pool's count says, or more than was ever admitted.
-        5 => worker.admitted = [None, Some(u64::MAX)][rng.usize(..2)],
+        // Nothing, more than was ever admitted, or a count of the proxy's life before.
+        5 => worker.admitted = [None, Some(u64::MAX), Some(rng.u64(..2_000))][rng.usize(..3)],
         1 => worker.state = [WorkerState::Up, WorkerState::Draining, WorkerState::Down][rng.usize(..3)],
         2 => worker.ranks.clear(),
         3 => worker.ranks.iter_mut().for_each(|rank| rank.kv_used_blocks = Some(rng.u64(..10_000))),

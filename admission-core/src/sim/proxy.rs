@@ -135,7 +135,7 @@ pub(super) fn waiter(policy: &Policy, stream: &Stream, ask: Ask, now: Time) -> O
         lane: Arc::clone(policy.lane_at(policy.lane_named(stream.lane), 0)),
         lanes: Arc::clone(policy.line_up()),
         tenant_key: policy.tenant_key(stream.tenant).into(),
-        can_be_steered: true,
+        can_be_steered: stream.can_be_steered,
         bytes: ask.prompt.0 * 4,
         deadline: stream.ttft.map(Millis),
         arrived: now,

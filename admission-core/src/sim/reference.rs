@@ -42,6 +42,7 @@ pub(super) struct Facts {
     /// Position of its lane, the highest being 0.
     pub(super) lane: usize,
     pub(super) amount: Amount,
+    pub(super) can_be_steered: bool,
     /// Worker that it was steered to.
     pub(super) worker: Option<WorkerKey>,
     pub(super) arrived: Time,

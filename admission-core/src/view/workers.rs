@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::{KvBlocks, PoolKv, PoolReport, ViewDocument, WorkerReport, WorkerState, kv_used_share};
+use super::{Admitted, KvBlocks, PoolKv, PoolReport, ViewDocument, WorkerReport, WorkerState, kv_used_share};
 use crate::hash;
 use crate::ledger::Stamp;
 use crate::record::{Reader, Sections, Writer};
@@ -79,13 +79,14 @@ impl WorkerKey {
 }
 
 impl Workers {
-    /// Condenses one pool of a document.
+    /// Condenses one pool of a document, to which this proxy has admitted so many requests by its last answer.
     #[must_use]
-    pub fn new(document: &ViewDocument, pool: &PoolReport) -> Self {
+    pub fn new(document: &ViewDocument, pool: &PoolReport, acknowledged: Admitted) -> Self {
+        let decoding = pool.workers.iter().filter(|worker| worker.role.decodes());
         Self {
             epoch: document.epoch,
             generation: document.generation,
-            list: pool.workers.iter().filter(|worker| worker.role.decodes()).map(Seen::new).collect(),
+            list: decoding.map(|worker| Seen::new(worker, acknowledged)).collect(),
         }
     }
 
@@ -113,12 +114,13 @@ impl Workers {
         out.finish(&Sections::default())
     }
 
-    /// Adds what each worker can take, from [`Self::encode_takes`] of the same document or a later one of the same sidecar. From any other
-    /// bytes nothing is added.
+    /// Adds what each worker can take, from [`Self::encode_takes`] of the same document or a later one of the same sidecar, whose generation
+    /// it has then. From any other bytes nothing is added.
     #[must_use]
     pub fn with_takes(mut self, bytes: &[u8]) -> Self {
         let Some((stamp, takes)) = read_takes(bytes) else { return self };
         if stamp.0 == self.epoch && stamp.1 >= self.generation {
+            self.generation = stamp.1;
             for seen in &mut self.list {
                 seen.takes = takes.get(&seen.key).copied().unwrap_or_default();
             }
@@ -163,7 +165,7 @@ impl Workers {
 }
 
 impl Seen {
-    fn new(worker: &WorkerReport) -> Self {
+    fn new(worker: &WorkerReport, acknowledged: Admitted) -> Self {
         let live = worker.state == WorkerState::Up;
         // What an engine does not tell is taken for nothing here: the requests steered to it are known all the same.
         let load = worker.ranks.iter().fold(0_u64, |sum, rank| {
@@ -179,7 +181,7 @@ impl Seen {
             live,
             load,
             kv_permille: kv_used_share(&worker.ranks).map_or(FULL, permille),
-            takes: Takes::new(worker),
+            takes: Takes::new(worker, acknowledged),
         }
     }
 
@@ -206,10 +208,11 @@ impl Seen {
 }
 
 impl Takes {
-    fn new(worker: &WorkerReport) -> Self {
+    fn new(worker: &WorkerReport, acknowledged: Admitted) -> Self {
         let of_itself = PoolKv::of([worker].into_iter()).and_then(|kv| Some((kv.all, kv.freest?)));
         let kv = of_itself.or(worker.kv_unreported.then(Default::default));
-        Self { kv, until_busy: worker.blocks_until_busy, admitted: worker.admitted }
+        let admitted = worker.admitted.filter(|admitted| *admitted <= acknowledged.requests);
+        Self { kv, until_busy: worker.blocks_until_busy, admitted }
     }
 
     fn write(&self, out: &mut Writer) {
@@ -276,14 +279,14 @@ mod tests {
     fn workers(list: Vec<WorkerReport>) -> Workers {
         let pool = PoolReport { workers: list, ..PoolReport::default() };
         let document = ViewDocument { version: 1, epoch: 5, generation: 6, base: None, pools: [].into() };
-        Workers::new(&document, &pool)
+        Workers::new(&document, &pool, Admitted { requests: 40, blocks: 0 })
     }
 
     fn some() -> Workers {
         workers(vec![
             worker("10.0.0.7:8000", WorkerState::Up, false, vec![rank(3, 1, Some(100)), rank(2, 0, Some(0))]),
             WorkerReport {
-                admitted: Some(u64::MAX),
+                admitted: Some(0),
                 ..worker("gpu.local:1", WorkerState::Up, true, vec![rank(u64::MAX, 1, None)])
             },
             worker("[::1]:80", WorkerState::Draining, false, vec![rank(0, 0, Some(300))]),
@@ -319,7 +322,7 @@ mod tests {
         let told =
             WorkerReport { blocks_until_busy: Some(7), admitted: Some(40), ..WorkerReport::up("10.0.0.1:80", ranks) };
         let hides = WorkerReport { kv_unreported: true, ..WorkerReport::up("10.0.0.2:80", vec![]) };
-        let never = WorkerReport::up("10.0.0.3:80", vec![]);
+        let never = WorkerReport { admitted: Some(41), ..WorkerReport::up("10.0.0.3:80", vec![]) };
         let seen = workers(vec![told, hides, never]);
         let blocks = |total, free| KvBlocks { total: Blocks(total), free: Blocks(free) };
         let takes: Vec<_> = seen.list.iter().map(|worker| worker.takes).collect();
@@ -328,7 +331,7 @@ mod tests {
             Takes { kv: Some((blocks(600, 500), blocks(300, 300))), until_busy: Some(7), admitted: Some(40) }
         );
         assert_eq!(takes[1], Takes { kv: Some((blocks(0, 0), blocks(0, 0))), ..Takes::default() });
-        assert_eq!(takes[2], Takes::default());
+        assert_eq!(takes[2], Takes::default(), "41 is a count of the proxy before it restarted");
     }
 
     #[test]

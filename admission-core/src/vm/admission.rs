@@ -47,8 +47,8 @@ impl Vm {
         now: Time,
     ) -> Result<Admission, Refusal> {
         let Request { ask, rules, .. } = *request;
-        let picture = self.picture(store, rules.pool, request.can_be_steered);
-        let known = picture.known();
+        let picture = self.picture(store, rules.pool);
+        let known = picture.known(request.can_be_steered);
         let mut lease = lease_of(request, turn.band, known.block_size(rules.pool), now);
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
@@ -135,8 +135,8 @@ impl Vm {
         now: Time,
     ) -> Result<(Spent, Spent), Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
-        let picture = self.picture(store, rules.pool, more.worker.is_some());
-        let known = picture.known();
+        let picture = self.picture(store, rules.pool);
+        let known = picture.known(more.worker.is_some());
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
         let judge =
             |held: Held<'_>| may_grow(more.amount, (whole.blocks, more.worker), rules, known, held, now).map(|()| None);

@@ -265,7 +265,7 @@ impl Vm {
                 if refusal.reason == Reason::PoolRequests {
                     self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
                 }
-                let block_size = || self.picture(store, &waiter.pool, false).known().block_size(&waiter.pool);
+                let block_size = || self.picture(store, &waiter.pool).known(true).block_size(&waiter.pool);
                 let lets_pass = refusal.reason == Reason::KvBlocks && queue.lets_pass(waiting, &refusal, block_size());
                 if lets_pass { Go::On } else { Go::Stop }
             }
@@ -286,11 +286,11 @@ impl Vm {
         closed: &BTreeSet<LaneKey>,
         now: Time,
     ) -> Option<(Ticket, Waiting)> {
-        let open = queue.candidates().filter(|candidate| !closed.contains(&candidate.lane));
+        let open = queue.candidates().filter(|candidate| !closed.contains(&candidate.head.lane));
         let candidates: Vec<Candidate> = open.collect();
         let Waiter { pool, lanes, .. } = &queue.get(candidates.first()?.ticket)?.waiter;
-        let picture = self.picture(store, pool, true);
-        let line = Line::of(pool, lanes, picture.known(), (seen, &self.members), now);
+        let picture = self.picture(store, pool);
+        let line = Line::of(pool, lanes, picture.known(true), (seen, &self.members), now);
         let first = candidates.iter().min_by_key(|candidate| line.rank(&candidate.head))?;
         Some((first.ticket, queue.get(first.ticket)?.clone()))
     }
@@ -298,8 +298,8 @@ impl Vm {
     /// Whoever of another VM comes next.
     fn ahead(&self, store: &impl Store, queue: &Queue, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
         let Waiter { pool, lanes, .. } = &queue.get(queue.tickets().next()?)?.waiter;
-        let picture = self.picture(store, pool, true);
-        Line::of(pool, lanes, picture.known(), (seen, &self.members), now).next(Some(holder))
+        let picture = self.picture(store, pool);
+        Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).next(Some(holder))
     }
 
     /// Says in a tenant's record that somebody waits for it, while the queue is out of its place.

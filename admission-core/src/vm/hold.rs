@@ -20,19 +20,18 @@ impl Vm {
             queue.rooms = Rooms::default();
             return;
         }
-        let picture = self.picture(store, pool, true);
-        let known = |steered| if steered { picture.known() } else { picture.known().without_workers() };
+        let picture = self.picture(store, pool);
         let (pool, lanes) = (pool.clone(), lanes.clone());
         end_hold(store, key, queue.end_hold(now), now);
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
-        let room = |steered| room((&pool, &lanes), known(steered), (&seen, &self.members), now);
+        let room = |steered| room((&pool, &lanes), picture.known(steered), (&seen, &self.members), now);
         let steered = room(true);
         queue.rooms = Rooms { steered, unsteered: if pool.pick_endpoint { room(false) } else { steered } };
         let due = queue.due_to_hold(now);
         // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
         let mut due = due.into_iter().filter_map(|ticket| Some((ticket, queue.get(ticket)?)));
         let Some((ticket, waiting)) = due.find(|(_, waiting)| {
-            self.waits_for_blocks(store, waiting, known(waiting.waiter.can_be_steered), &seen, now)
+            self.waits_for_blocks(store, waiting, picture.known(waiting.waiter.can_be_steered), &seen, now)
         }) else {
             return;
         };

@@ -22,16 +22,17 @@ pub(super) struct Picture {
 pub(super) struct LastRead(RefCell<BTreeMap<Arc<str>, Rc<Workers>>>);
 
 impl Picture {
-    pub(super) fn known(&self) -> Known<'_> {
-        Known { view: self.view.as_ref(), workers: self.workers.as_deref() }
+    /// The same for a request that can be steered, or cannot.
+    pub(super) fn known(&self, can_be_steered: bool) -> Known<'_> {
+        Known { view: self.view.as_ref(), workers: self.workers.as_deref(), can_be_steered }
     }
 }
 
 impl Vm {
-    /// The last view of a pool, and each of its workers where a request can be steered to one.
-    pub(super) fn picture(&self, store: &impl Store, pool: &Pool, can_be_steered: bool) -> Picture {
+    /// The last view of a pool, and each of its workers where requests are steered.
+    pub(super) fn picture(&self, store: &impl Store, pool: &Pool) -> Picture {
         let view = view_of(store, pool);
-        let steered = view.as_ref().filter(|_| pool.pick_endpoint && can_be_steered);
+        let steered = view.as_ref().filter(|_| pool.pick_endpoint);
         let workers = steered.and_then(|view| self.workers.of(store, pool, view));
         Picture { view, workers }
     }

@@ -147,8 +147,8 @@ impl Vm {
         let tag = tenant.start_tag(FlowKey::of(&key, band), seen.virtual_time(band));
         let mut queue = self.queues.remove(&key).unwrap_or_default();
         note_emptiness(&mut queue, refused.reason, now);
-        let picture = self.picture(store, &waiter.pool, waiter.can_be_steered);
-        let known = picture.known();
+        let picture = self.picture(store, &waiter.pool);
+        let known = picture.known(waiter.can_be_steered);
         if refused.reason == Reason::KvBlocks {
             queue.note_refusal(&waiter, refused, known.block_size(&waiter.pool));
         }
@@ -311,10 +311,10 @@ impl Vm {
         self.publish(store, &key);
         if was_first {
             // Those behind it may fit where it did not.
-            let picture = self.picture(store, &waiting.waiter.pool, true);
+            let picture = self.picture(store, &waiting.waiter.pool);
             if let Ok((ledger, _)) = store::read::<Ledger>(store, &key) {
                 let Waiter { pool, lanes, .. } = &waiting.waiter;
-                let next = Line::of(pool, lanes, picture.known(), (&ledger, &self.members), now).next(None);
+                let next = Line::of(pool, lanes, picture.known(true), (&ledger, &self.members), now).next(None);
                 self.wakes.extend(next.map(|holder| Wake::start(holder.slot, &key)));
             }
         }

@@ -108,7 +108,7 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     ledger.settle_flow(flow, 1, Tokens(u64::MAX), Tokens(1));
     let _ = (ledger.start_tag(flow, 1), ledger.finish_tag(flow));
     let backlog = Backlog { requests: u64::MAX, tokens: Tokens(u64::MAX), bytes: u64::MAX, oldest: NOW, aside: 1 };
-    let yielding = heads.iter().map(|head| Yielding { head: *head, blocks: Blocks(u64::MAX) }).collect();
+    let yielding = heads.iter().map(|head| Yielding { head: *head, blocks: Blocks(u64::MAX), steered: true }).collect();
     ledger.publish(
         members,
         holder,

@@ -14,7 +14,7 @@ use admission_core::keys::Keys;
 use admission_core::store::Store;
 use admission_core::units::{Millis, Time};
 use admission_core::view::{
-    Credit, PoolReport, Receipt, VIEW_VERSION, ViewDocument, ViewSummary, WorkerReport, Workers, changes,
+    Admitted, Credit, PoolReport, Receipt, VIEW_VERSION, ViewDocument, ViewSummary, WorkerReport, Workers, changes,
 };
 
 use crate::store::Memory;
@@ -111,7 +111,7 @@ impl World {
             let summary = ViewSummary::new(&whole, pool, &receipt);
             assert_eq!(after.get(&self.keys.view_of(name)), Some(&summary.encode()), "{name} of {whole:?}");
             assert!(summary.free_workers <= summary.live_workers, "{summary:?}");
-            let workers = Workers::new(&whole, pool);
+            let workers = Workers::new(&whole, pool, Admitted::default());
             assert_eq!(after.get(&self.keys.workers_of(name)), Some(&workers.encode()), "{name} of {whole:?}");
             let takes = after.get(&self.keys.worker_blocks_of(name));
             assert_eq!(takes, Some(&workers.encode_takes()), "{name} of {whole:?}");

@@ -43,7 +43,7 @@ fn more_blocks_than_there_could_ever_be_are_oversize_once_read() {
     let decide = |ask: &Ask, free| {
         let mut view = picture.view.clone().unwrap();
         view.kv = Some(one_cache(100, free));
-        let known = Known { view: Some(&view), workers: None };
+        let known = Known { view: Some(&view), ..Known::default() };
         decide(ask, rules, &picture.turn(), known, picture.held(), NOW).err().map(|refusal| refusal.reason)
     };
     assert_eq!(decide(&ask(90 * 16, 0), 100), None, "as large as there is room for");

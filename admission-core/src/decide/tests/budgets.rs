@@ -36,7 +36,7 @@ impl Picture {
         let lane = self.policy.lanes().find(|known| known.name == lane).unwrap();
         let rules = Rules { lane, ..self.rules() };
         let turn = Turn { band: lane, ..self.turn() };
-        let known = Known { view: self.view.as_ref(), workers: None };
+        let known = Known { view: self.view.as_ref(), ..Known::default() };
         decide(&ask(1, 1), rules, &turn, known, self.held(), NOW).map(drop)
     }
 

@@ -115,7 +115,7 @@ fn growth_is_held_against_what_a_worker_has_not_shown_yet() {
     assert_eq!(picture.start_steered(90), Ok(A));
     let grow = |picture: &Picture, blocks| {
         let by = Amount { blocks: Blocks(blocks), ..Amount::default() };
-        let known = Known { view: picture.view.as_ref(), workers: picture.workers.as_ref() };
+        let known = Known { view: picture.view.as_ref(), workers: picture.workers.as_ref(), can_be_steered: true };
         let worker = Some(TallyKey::worker(crate::view::WorkerKey::of(A)));
         may_grow(by, (Blocks(90), worker), picture.rules(), known, picture.held(), NOW).is_ok()
     };

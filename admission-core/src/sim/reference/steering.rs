@@ -14,6 +14,9 @@ impl Reference {
         view: &ViewSummary,
         is_free: &dyn Fn(&RequestId) -> bool,
     ) -> Option<bool> {
+        if !facts.can_be_steered {
+            return None;
+        }
         let mut look_free = self.listed(view, &sight.workers).iter().filter(|seen| seen.free).peekable();
         look_free.peek()?;
         Some(look_free.any(|seen| {

@@ -146,6 +146,7 @@ fn stream(lanes: usize, rng: &mut fastrand::Rng) -> Stream {
         ttft: rng.bool().then(|| rng.u64(100..6_000)),
         patience: rng.bool().then(|| rng.u64(50..5_000)),
         returns,
+        can_be_steered: rng.u8(..4) > 0,
     }
 }
 

@@ -412,6 +412,7 @@ impl World<'_> {
             tenant: stream.tenant,
             lane: self.reference.lane(stream.lane).unwrap_or(0),
             amount: Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) },
+            can_be_steered: stream.can_be_steered,
             worker: None,
             arrived: asking.taken,
             deadline: stream.ttft.map(|ttft| Time(asking.taken.0 + ttft)),

@@ -174,8 +174,9 @@ impl Stage {
         // There is none for a moment after a trap.
         if let Ok(page) = state_page::fetch(&self.client, self.proxy.control).await {
             let age = page["pools"][POOL]["view"]["age_ms"].as_u64().map(Duration::from_millis);
-            if let Some(left) = age.and_then(|age| VIEW_HOLD.checked_sub(age)) {
-                self.history.saw_view(self.proxy.life, at, at + left);
+            if let Some((age, left)) = age.and_then(|age| Some((age, VIEW_HOLD.checked_sub(age)?))) {
+                // Why not from before the page was asked for: the view may have come since.
+                self.history.saw_view(self.proxy.life, self.clock.elapsed().saturating_sub(age), at + left);
             }
             if self.members.look(&page) {
                 let from = self.pages.back().map_or(Duration::ZERO, |(last, _)| last.saturating_sub(SLACK));

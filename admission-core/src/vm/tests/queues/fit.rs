@@ -250,22 +250,32 @@ fn holds_that_end_between_two_polls_leave_the_others_half_of_the_time_too() {
     assert!(started < came, "the large ones hold the line now and then");
 }
 
+/// A pool that steers, with these lanes.
+fn steered(lanes: &Value) -> Proxy {
+    let kv = json!({"block_size": BLOCK, "headroom": 0.0});
+    let pool = json!({"name": "p", "max_in_flight": 99, "pick_endpoint": true, "kv": kv, "stale": {"hold": "60s"}});
+    with(&json!({"lanes": lanes, "pools": [pool]}))
+}
+
+/// A worker with so many blocks in use, by a page that shows so many requests.
+fn worker(host: u8, used: u64, admitted: Option<u64>) -> Value {
+    let rank = json!({"kv_used_blocks": used, "kv_total_blocks": BLOCKS});
+    let address = format!("10.0.0.{host}:80");
+    json!({"address": address, "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank], "admitted": admitted})
+}
+
+fn come(proxy: &Proxy, vm: &mut Vm, (tenant, lane): (&str, &str), blocks: u64, can_be_steered: bool) -> Joined {
+    proxy.come(vm, Waiter { can_be_steered, ..proxy.waiter(tenant, lane, blocks * BLOCK) }).unwrap()
+}
+
 /// Two workers with 90 and 30 blocks free, the first of which is then given 80: what can be steered has 30, what cannot has 40 of both.
 #[test]
 fn a_waiter_that_cannot_be_steered_is_not_judged_by_the_room_of_one_that_can() {
-    let pool = json!({
-        "name": "p", "max_in_flight": 99, "pick_endpoint": true, "kv": {"block_size": BLOCK, "headroom": 0.0}, "stale": {"hold": "60s"},
-    });
-    let proxy = with(&json!({"lanes": [{"name": "low", "queue": {"max_wait": "10s"}}], "pools": [pool]}));
+    let proxy = steered(&json!([{"name": "low", "queue": {"max_wait": "10s"}}]));
     let mut vm = proxy.vm();
-    let worker = |host: u8, used: u64| {
-        let rank = json!({"kv_used_blocks": used, "kv_total_blocks": BLOCKS});
-        json!({"address": format!("10.0.0.{host}:80"), "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]})
-    };
-    take_view(&proxy, 1, &json!({"workers": [worker(1, 10), worker(2, 70)]}));
+    take_view(&proxy, 1, &json!({"workers": [worker(1, 10, None), worker(2, 70, None)]}));
     let come = |vm: &mut Vm, tenant: &str, blocks: u64, can_be_steered: bool| {
-        let waiter = Waiter { can_be_steered, ..proxy.waiter(tenant, "low", blocks * BLOCK) };
-        proxy.come(vm, waiter).unwrap()
+        come(&proxy, vm, (tenant, "low"), blocks, can_be_steered)
     };
     assert!(matches!(come(&mut vm, "a", 80, true), Joined::Started(_)));
     let Joined::Started(elsewhere) = come(&mut vm, "b", 10, false) else { panic!("40 are free") };
@@ -275,6 +285,38 @@ fn a_waiter_that_cannot_be_steered_is_not_judged_by_the_room_of_one_that_can() {
     proxy.end(&mut vm, elsewhere.lease);
     let started = vm.poll(&*proxy.store, proxy.now).started;
     assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [unsteered]);
+}
+
+/// The same over two VMs: a waiter that fits no worker lets pass what the proxy sends to one, though that has more room.
+#[test]
+fn a_waiter_that_fits_no_worker_lets_pass_one_of_another_vm_that_cannot_be_steered() {
+    let proxy = steered(&json!([{"name": "low", "queue": {"max_wait": "10s"}}]));
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    take_view(&proxy, 1, &json!({"workers": [worker(1, 10, None), worker(2, 70, None)]}));
+    assert!(matches!(come(&proxy, &mut a, ("a", "low"), 80, true), Joined::Started(_)));
+    assert!(matches!(come(&proxy, &mut a, ("c", "low"), 35, true), Joined::Waiting(_)), "30 at the freest");
+    assert!(matches!(come(&proxy, &mut b, ("d", "low"), 5, false), Joined::Started(_)), "40 of both");
+}
+
+/// One page hangs while the other shows what its worker was given: every request sees the pool as full as every other does.
+#[test]
+fn what_a_worker_shows_counts_the_same_for_all_that_ask() {
+    let proxy = steered(&json!([
+        {"name": "high", "priority": 100},
+        {"name": "low", "priority": -10, "ceiling": 0.8, "reserve": 0.2, "queue": {"max_wait": "10s"}},
+    ]));
+    let mut vm = proxy.vm();
+    let see = |generation: u64, saturation: f64, workers: [Value; 2]| {
+        let pool = json!({"saturation": saturation, "full_blocks": BLOCKS, "held": 0, "workers": workers});
+        take_view(&proxy, generation, &pool);
+    };
+    see(1, 0.1, [worker(1, 0, None), worker(2, 0, None)]);
+    assert!(matches!(come(&proxy, &mut vm, ("a", "high"), 40, true), Joined::Started(_)));
+    see(2, 0.45, [worker(1, 0, None), worker(2, 0, None)]);
+    assert!(matches!(come(&proxy, &mut vm, ("b", "low"), 40, false), Joined::Waiting(_)), "0.45 and 40 of 100");
+    see(3, 0.5, [worker(1, 40, Some(1)), worker(2, 0, None)]);
+    let started = vm.poll(&*proxy.store, proxy.now).started;
+    assert_eq!(started.len(), 1, "0.5 shows the first: a request that cannot be steered is below the ceiling too");
 }
 
 /// Engines with blocks of eight tokens, in front of which blocks of sixteen are configured.
