@@ -149,8 +149,8 @@ pub fn decide(
     within_tenant_caps(amount, rules, held)?;
     first_of_its_tenant(turn, rules, held)?;
     scene.some_worker_is_free()?;
-    scene.below_ceiling(rules.lane)?;
-    scene.within_dispatch_budget(rules.lane, amount, turn.bytes)?;
+    scene.below_ceiling(turn.band)?;
+    scene.within_dispatch_budget(turn.band, amount, turn.bytes)?;
     within_pool_caps(amount, &scene)?;
     within_class_caps(rules.classes, held)?;
     scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), scene.room())?;

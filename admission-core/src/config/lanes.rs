@@ -14,8 +14,8 @@ pub struct LaneConfig {
     /// Told to the worker; higher is served first, negative is shed first.
     #[serde(default)]
     pub priority: i32,
-    /// The lane admits while its pool's saturation is below this; more than 0. Not given: 1 for a negative priority, else
-    /// no ceiling.
+    /// The lane admits while its pool's saturation is below this and below the ceilings of lanes of a higher priority; more than 0.
+    /// Not given: 1 for a negative priority, else no ceiling of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<f64>,
     /// Share of its pool's cap on requests in flight: while requests of the lane wait and it holds less than that, what comes

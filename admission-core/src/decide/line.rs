@@ -15,7 +15,7 @@ use crate::units::{Blocks, Millis, Time, Tokens};
 /// Where a request stands in line.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
-    /// The lane it counts as, after what it has climbed.
+    /// The lane that it counts as after what it has climbed, whose ceiling, budget and reserve it is held to.
     pub band: &'a Lane,
     /// Names its tenant.
     pub flow: u64,
@@ -120,9 +120,10 @@ impl Ordering {
     }
 
     fn place(&self, lanes: &Lanes, holder: Holder, head: &Head) -> Rank {
+        let position = lanes.position_of(head.band);
         Rank {
-            above_reserve: !self.below_reserve.contains(&lanes.at(lanes.position_of(head.lane)).key),
-            band: lanes.position_of(head.band),
+            above_reserve: !self.below_reserve.contains(&lanes.at(position).key),
+            band: position,
             tag: self.tags.get(&(head.flow, head.band)).map_or(head.tag, |tag| head.tag.max(*tag)),
             urgency: head.urgency,
             slot: holder.slot,

@@ -108,9 +108,9 @@ impl<'a> Scene<'a> {
         self.ledger.held_by(lane.key, self.members).requests < reserved
     }
 
-    /// No limit of its own lane keeps a waiter from starting.
+    /// No limit of the lane that it counts as keeps a waiter from starting.
     pub(super) fn is_open_for(&self, head: &Head) -> bool {
-        let lane = self.lanes.at(self.lanes.position_of(head.lane));
+        let lane = self.lanes.at(self.lanes.position_of(head.band));
         let amount = Amount { requests: 1, tokens: head.tokens, ..Amount::default() };
         self.below_ceiling(lane).is_ok() && self.within_dispatch_budget(lane, amount, head.bytes).is_ok()
     }

@@ -71,9 +71,9 @@ impl Backlog {
 /// The first of those that wait in one VM in one band and came for one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The lane it counts as, after what it has climbed.
+    /// The lane that it counts as after what it has climbed, whose limits it is held to.
     pub band: LaneKey,
-    /// The lane it came for, whose limits it is held to.
+    /// The lane that it came for.
     pub lane: LaneKey,
     /// Names its tenant.
     pub flow: u64,

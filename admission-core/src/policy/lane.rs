@@ -20,7 +20,7 @@ pub struct Lane {
     pub position: usize,
     /// Higher is served first.
     pub priority: i32,
-    /// It admits while its pool's saturation is below this.
+    /// It admits while its pool's saturation is below this: the lowest ceiling of it and of the lanes of a higher priority.
     pub ceiling: Option<Ceiling>,
     /// Share of a pool's cap on requests in flight that goes to it first while it has waiters.
     pub reserve: Option<f64>,

@@ -252,7 +252,7 @@ impl Vm {
                 Go::On
             }
             Obstacle::Lane => {
-                round.closed.insert(waiter.lane.key);
+                round.closed.insert(waiting.band_lane().key);
                 Go::On
             }
             Obstacle::Line => {
@@ -286,7 +286,7 @@ impl Vm {
         closed: &BTreeSet<LaneKey>,
         now: Time,
     ) -> Option<(Ticket, Waiting)> {
-        let open = queue.candidates().filter(|candidate| !closed.contains(&candidate.head.lane));
+        let open = queue.candidates().filter(|candidate| !closed.contains(&candidate.head.band));
         let candidates: Vec<Candidate> = open.collect();
         let Waiter { pool, lanes, .. } = &queue.get(candidates.first()?.ticket)?.waiter;
         let picture = self.picture(store, pool);

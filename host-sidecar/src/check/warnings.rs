@@ -39,6 +39,7 @@ fn longest_wait<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Duration {
 /// What surrounds a filter, against what its policy needs.
 pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     policy::caps(config, &written.path, notes);
+    policy::ceilings(config, &written.path, notes);
     policy::tenants(config, &written.path, notes);
     policy::needs_header_pause(config, &written.path, notes);
     match &written.carrier {

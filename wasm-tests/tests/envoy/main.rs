@@ -4,6 +4,7 @@
 #![cfg(not(target_family = "wasm"))]
 
 mod admission;
+mod aging;
 mod between_scrapes;
 mod budgets;
 mod certificate;

@@ -18,7 +18,8 @@ pub(super) fn lanes(config: &Config, check: &mut Checker<'_>) -> Lanes {
     for (index, written) in config.lanes.iter().enumerate() {
         let lane = lane(index, written, &config.lanes);
         check_lane(&format!("lanes[{index}]"), &lane, &lanes, check);
-        lanes.push(Arc::new(lane));
+        let ceiling = lowest_ceiling(&lane, &lanes);
+        lanes.push(Arc::new(Lane { ceiling, ..lane }));
     }
     queues::check(config, check);
     let mut lanes = lanes.into_iter();
@@ -47,6 +48,13 @@ fn lane(position: usize, config: &LaneConfig, all: &[LaneConfig]) -> Lane {
         queue: config.queue.as_ref().map(|queue| queues::queue(name, queue)),
         preemptible: config.preemptible,
     }
+}
+
+/// The lowest ceiling of a lane and of those of a higher priority: what closes a lane closes those below it.
+fn lowest_ceiling(lane: &Lane, above: &[Arc<Lane>]) -> Option<Ceiling> {
+    let higher = above.iter().filter(|other| other.priority > lane.priority);
+    let ceilings = lane.ceiling.iter().chain(higher.filter_map(|other| other.ceiling.as_ref()));
+    ceilings.min_by(|one, other| one.saturation.total_cmp(&other.saturation)).cloned()
 }
 
 fn check_lane(path: &str, lane: &Lane, above: &[Arc<Lane>], check: &mut Checker<'_>) {

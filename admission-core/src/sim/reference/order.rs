@@ -119,14 +119,9 @@ impl Reference {
     }
 
     fn rank(&self, facts: &Facts, sight: &Sight, now: Time) -> Rank {
-        let lane = self.rules().lane(facts.lane);
-        let held = sight.lanes.get(facts.lane).copied().unwrap_or(0);
-        let waited = now.since(facts.arrived).0;
-        let counts_as = match lane.aging {
-            Some((after, to)) => facts.lane.saturating_sub((waited / after) as usize).max(to),
-            None => facts.lane,
-        };
-        let reserved = lane.reserve.zip(self.capacity(sight, now));
+        let counts_as = self.rules().counts_as(facts.lane, now.since(facts.arrived).0);
+        let held = sight.lanes.get(counts_as).copied().unwrap_or(0);
+        let reserved = self.rules().lane(counts_as).reserve.zip(self.capacity(sight, now));
         let reserved = reserved.map_or(0, |(share, capacity)| (capacity as f64 * share).ceil() as u64);
         (held >= reserved, counts_as)
     }
@@ -152,16 +147,23 @@ impl Reference {
 
     /// A ceiling or free blocks may hold it up: which of its requests a dead VM had started since a scrape is not known here.
     fn held_up_by_the_dead(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
-        let counts_unseen = self.rules().headroom.is_some() || self.rules().lane(facts.lane).ceiling.is_some();
+        let lane = self.lowest_lane(facts, now);
+        let counts_unseen = self.rules().headroom.is_some() || self.rules().lane(lane).ceiling.is_some();
         now <= self.void_by && counts_unseen && self.fresh(sight, now).is_some()
     }
 
     fn held_up_by_its_lane(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
-        let lane = self.rules().lane(facts.lane);
+        let place = self.lowest_lane(facts, now);
+        let lane = self.rules().lane(place);
         let of = |view| self.saturation(view, self.listed(view, &sight.workers), &|_| false);
         let saturation = self.fresh(sight, now).and_then(of);
         lane.ceiling.zip(saturation).is_some_and(|(ceiling, saturation)| saturation >= ceiling)
-            || self.dispatch_budget_is_spent(facts, sight, now)
+            || self.dispatch_budget_is_spent(place, sight, now)
+    }
+
+    /// The lowest lane that a waiter may count as: who climbs is put into its new place with the next poll.
+    fn lowest_lane(&self, facts: &Facts, now: Time) -> usize {
+        self.rules().counts_as(facts.lane, a_poll_before(now).since(facts.arrived).0)
     }
 
     /// Whether a tenant's caps keep a waiter of it from starting. One that is too large for what is left holds back those of
@@ -183,9 +185,9 @@ impl Reference {
 
     /// A lane with a dispatch budget starts while what has started since the scrape, with one more, is at most the pool's size ×
     /// (what is spare − baseline), and one in any case while that is more than nothing.
-    pub(super) fn dispatch_budget_is_spent(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
-        let Some(baseline) = self.rules().lane(facts.lane).dispatch_baseline else { return false };
-        let held = sight.lanes.get(facts.lane).copied().unwrap_or(0);
+    pub(super) fn dispatch_budget_is_spent(&self, lane: usize, sight: &Sight, now: Time) -> bool {
+        let Some(baseline) = self.rules().lane(lane).dispatch_baseline else { return false };
+        let held = sight.lanes.get(lane).copied().unwrap_or(0);
         let capacity = self.capacity(sight, now).unwrap_or(0);
         let (spare, unseen) = self.spare(self.fresh(sight, now), capacity, sight);
         let most = (capacity * spare.saturating_sub(baseline) / 1_000_000) as i64;

@@ -25,6 +25,7 @@ pub(super) struct LaneRules {
     pub(super) name: String,
     /// Share of the pool that is its own before others get theirs.
     pub(super) reserve: Option<f64>,
+    /// The lowest of its own and of those of higher lanes.
     pub(super) ceiling: Option<f64>,
     /// It climbs a lane each time that it has waited so many milliseconds, up to that one.
     pub(super) aging: Option<(u64, usize)>,
@@ -49,10 +50,15 @@ impl Rules {
         let configured = policy["lanes"].as_array().unwrap_or(&empty);
         let position = |name: &Value| configured.iter().position(|lane| lane["name"] == *name);
         let size = pool["max_in_flight"].as_u64();
+        let priority = |lane: &Value| lane["priority"].as_i64().unwrap_or(0);
         let lane = |lane: &Value| LaneRules {
             name: lane["name"].as_str().unwrap_or_default().to_owned(),
             reserve: lane["reserve"].as_f64(),
-            ceiling: lane["ceiling"].as_f64().or((lane["priority"].as_i64().unwrap_or(0) < 0).then_some(1.0)),
+            ceiling: configured
+                .iter()
+                .filter(|other| *other == lane || priority(other) > priority(lane))
+                .filter_map(|other| other["ceiling"].as_f64().or((priority(other) < 0).then_some(1.0)))
+                .reduce(f64::min),
             aging: millis(&lane["aging"]["after"]).map(|after| (after, position(&lane["aging"]["to"]).unwrap_or(0))),
             dispatch_baseline: lane["dispatch_budget"]["baseline"].as_f64().map(|share| (share * 1e6).round() as u64),
             max_wait_ms: millis(&lane["queue"]["max_wait"]),
@@ -78,6 +84,14 @@ impl Rules {
 
     pub(super) fn lane(&self, index: usize) -> &LaneRules {
         &self.lanes[index]
+    }
+
+    /// Position of the lane that a request of a lane counts as which has waited so many milliseconds.
+    pub(super) fn counts_as(&self, lane: usize, waited: u64) -> usize {
+        match self.lane(lane).aging {
+            Some((after, to)) => lane.saturating_sub((waited / after) as usize).max(to),
+            None => lane,
+        }
     }
 
     pub(super) fn tenant(&self, name: &str) -> TenantRules {

@@ -94,7 +94,8 @@ impl Reference {
         now: Time,
     ) -> Result<(), String> {
         let rules = &self.rules[started.policy];
-        let Some(ceiling) = rules.lane(started.lane).ceiling else { return Ok(()) };
+        let lane = rules.counts_as(started.lane, now.since(started.arrived).0);
+        let Some(ceiling) = rules.lane(lane).ceiling else { return Ok(()) };
         let is_excused = |id: &RequestId| self.excused.contains(id) || starts.iter().any(|(other, _)| other == id);
         let is_below = |view: &Option<ViewSummary>, workers: &Option<Rc<Workers>>| {
             let fresh = view.as_ref().filter(|view| now.since(view.received).0 <= rules.hold_ms);
@@ -104,7 +105,7 @@ impl Reference {
         if is_below(&sight.view, &sight.workers) || is_below(&self.view_before, &self.workers_before) {
             return Ok(());
         }
-        Err(format!("the pool was at the ceiling of lane {}", started.lane))
+        Err(format!("the pool was at the ceiling of lane {lane}"))
     }
 
     /// A lane with a dispatch budget starts nothing beyond it. Not asked while VMs may disagree on whose holdings count, or are
@@ -124,11 +125,12 @@ impl Reference {
             before.take_back(facts);
         }
         before.demand = sight.demand.min(self.demand_before);
+        let lane = self.rules().counts_as(started.lane, now.since(started.arrived).0);
         let is_spent = |view: &Option<ViewSummary>| {
-            self.dispatch_budget_is_spent(started, &Sight { view: view.clone(), ..before.clone() }, now)
+            self.dispatch_budget_is_spent(lane, &Sight { view: view.clone(), ..before.clone() }, now)
         };
         if is_spent(&sight.view) && is_spent(&self.view_before) {
-            return Err(format!("the dispatch budget of lane {} was spent", started.lane));
+            return Err(format!("the dispatch budget of lane {lane} was spent"));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::control::Receiver;
 use crate::outcome::{Refusal, Retry};
 use crate::queue::{Ticket, Waiter};
 
+mod aging;
 mod corners;
 mod fit;
 mod limits;
@@ -217,35 +218,6 @@ fn a_waiter_climbs_as_it_ages() {
 }
 
 /// The golden vector of the published guide: a waiter of the third lane at 121 s is ordered as one of the second.
-#[test]
-fn a_waiter_of_two_minutes_counts_as_the_next_lane_up() {
-    let lane = |name: &str, aging: bool| {
-        let aging = aging.then(|| json!({"after": "120s"}));
-        let mut lane = json!({"name": name, "queue": {"max_wait": "600s"}});
-        lane.as_object_mut().unwrap().extend(aging.map(|aging| ("aging".to_owned(), aging)));
-        lane
-    };
-    let mut proxy = with(&json!({
-        "lanes": [lane("p0", false), lane("p1", false), lane("p2", true)], "pools": [{"name": "p", "max_in_flight": 1}],
-    }));
-    let mut vm = proxy.vm();
-    let first = proxy.start(&mut vm, "light", "p0");
-    let old = proxy.wait(&mut vm, "light", "p2");
-    proxy.later(121_000);
-    vm.poll(&*proxy.store, proxy.now);
-    let p1 = proxy.wait(&mut vm, "heavy", "p1");
-    let p0 = proxy.wait(&mut vm, "other", "p0");
-    let mut order = Vec::new();
-    let mut lease = first;
-    for _ in 0..3 {
-        proxy.end(&mut vm, lease);
-        let started = proxy.carry(&mut [&mut vm]);
-        order.push(started[0].1.ticket);
-        lease = started[0].1.admission.lease;
-    }
-    assert_eq!(order, [p0, old, p1]);
-}
-
 #[test]
 fn a_tenant_at_its_own_cap_keeps_back_nobody_else() {
     let proxy = proxy(3);

@@ -26,6 +26,24 @@ pub fn caps(config: &Config, path: &str, notes: &mut Notes) {
     }
 }
 
+/// Ceilings above that of a lane of a higher priority, which holds for both.
+pub fn ceilings(config: &Config, path: &str, notes: &mut Notes) {
+    for (index, lane) in config.lanes.iter().enumerate() {
+        let higher = config.lanes.iter().filter(|other| other.priority > lane.priority);
+        let least = higher
+            .filter_map(|other| Some((other.ceiling?, &other.name)))
+            .min_by(|(one, _), (other, _)| one.total_cmp(other));
+        if let (Some(ceiling), Some((least, higher))) = (lane.ceiling, least)
+            && ceiling > least
+        {
+            let message = format!(
+                "{ceiling} never binds: {higher:?} has a higher priority and a ceiling of {least}, which holds for both"
+            );
+            notes.warn(join(path, &format!("lanes[{index}].ceiling")), message);
+        }
+    }
+}
+
 /// Tenants of keys who are named nowhere, and lanes that their own clamp takes away.
 pub fn tenants(config: &Config, path: &str, notes: &mut Notes) {
     for (index, source) in config.tenant.sources.iter().enumerate() {

@@ -27,6 +27,22 @@ fn a_cap_above_all_pools_together() {
 }
 
 #[test]
+fn a_ceiling_above_that_of_a_higher_lane() {
+    let lanes = |standard: f64, batch: i32| {
+        let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
+        config["lanes"] = json!([
+            {"name": "chat", "priority": 100, "ceiling": 1.2}, {"name": "standard", "ceiling": standard},
+            {"name": "batch", "priority": batch},
+        ]);
+        config
+    };
+    assert_silent(&lanes(1.2, -10));
+    assert_silent(&lanes(0.8, 0));
+    let message = "1.3 never binds: \"chat\" has a higher priority and a ceiling of 1.2";
+    assert_warns(&lanes(1.3, -10), "lanes[1].ceiling", message);
+}
+
+#[test]
 fn a_keys_tenant_that_is_named_nowhere() {
     let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
     let key = "ab".repeat(32);

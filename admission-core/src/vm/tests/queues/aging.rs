@@ -1,0 +1,62 @@
+//! Waiters that climb to higher lanes.
+
+use super::*;
+
+#[test]
+fn a_waiter_of_two_minutes_counts_as_the_next_lane_up() {
+    let lane = |name: &str, aging: bool| {
+        let aging = aging.then(|| json!({"after": "120s"}));
+        let mut lane = json!({"name": name, "queue": {"max_wait": "600s"}});
+        lane.as_object_mut().unwrap().extend(aging.map(|aging| ("aging".to_owned(), aging)));
+        lane
+    };
+    let mut proxy = with(&json!({
+        "lanes": [lane("p0", false), lane("p1", false), lane("p2", true)], "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let mut vm = proxy.vm();
+    let first = proxy.start(&mut vm, "light", "p0");
+    let old = proxy.wait(&mut vm, "light", "p2");
+    proxy.later(121_000);
+    vm.poll(&*proxy.store, proxy.now);
+    let p1 = proxy.wait(&mut vm, "heavy", "p1");
+    let p0 = proxy.wait(&mut vm, "other", "p0");
+    let mut order = Vec::new();
+    let mut lease = first;
+    for _ in 0..3 {
+        proxy.end(&mut vm, lease);
+        let started = proxy.carry(&mut [&mut vm]);
+        order.push(started[0].1.ticket);
+        lease = started[0].1.admission.lease;
+    }
+    assert_eq!(order, [p0, old, p1]);
+}
+
+#[test]
+fn who_has_aged_is_held_to_the_ceiling_and_budget_of_the_lane_that_it_counts_as() {
+    let lane =
+        |name: &str, priority: i32, ceiling: f64| json!({"name": name, "priority": priority, "ceiling": ceiling});
+    let mut batch = lane("batch", -10, 0.8);
+    batch["dispatch_budget"] = json!({"baseline": 0.05});
+    (batch["queue"], batch["aging"]) = (json!({"max_wait": "60s"}), json!({"after": "1s"}));
+    let mut proxy = with(&json!({
+        "lanes": [lane("interactive", 100, 1.2), lane("standard", 0, 1.0), batch],
+        "pools": [{"name": "p", "max_in_flight": 100, "stale": {"hold": "600s"}}],
+    }));
+    let (mut here, mut there) = (proxy.vm(), proxy.vm());
+    for (generation, saturation, climbs) in [(1, 0.9, 1), (2, 1.05, 2), (3, 0.81, 1)] {
+        let worker = json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false});
+        take_view(&proxy, generation, &json!({"saturation": saturation, "workers": [worker]}));
+        let ticket = proxy.wait(&mut here, "some", "batch");
+        proxy.later(climbs * 1_000 - 10);
+        assert_eq!(here.poll(&*proxy.store, proxy.now).started, [], "at {saturation}");
+        proxy.later(20);
+        let Ok(Joined::Waiting(younger)) = proxy.come(&mut there, proxy.waiter("other", "batch", 1)) else {
+            panic!("at {saturation}")
+        };
+        let started = here.poll(&*proxy.store, proxy.now).started;
+        assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [ticket], "at {saturation}");
+        assert_eq!(there.poll(&*proxy.store, proxy.now).started, [], "{saturation}: the younger one has not climbed");
+        there.leave(&*proxy.store, younger, proxy.now);
+        proxy.end(&mut here, started[0].admission.lease);
+    }
+}
