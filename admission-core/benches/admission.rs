@@ -123,6 +123,7 @@ fn decision(criterion: &mut Criterion) {
     let (tenant_key, rules) = (policy.tenant_key("acme"), rules(&policy));
     let turn = Turn {
         band: rules.lane,
+        has_climbed_far: false,
         flow: flow_of(&tenant_key),
         urgency: NOW.0,
         bytes: 262,
@@ -150,7 +151,15 @@ fn steered_decision(criterion: &mut Criterion) {
         POLICY.replace(r#""max_in_flight": 1000}]"#, r#""max_in_flight": 9000, "pick_endpoint": true, "kv": {}}]"#);
     let Ok(Plugin::Filter(policy)) = Plugin::parse(steered.as_bytes()) else { panic!("{steered}") };
     let rules = rules(&policy);
-    let turn = Turn { band: rules.lane, flow: 0, urgency: NOW.0, bytes: 262, waits_in: None, behind_its_like: None };
+    let turn = Turn {
+        band: rules.lane,
+        has_climbed_far: false,
+        flow: 0,
+        urgency: NOW.0,
+        bytes: 262,
+        waits_in: None,
+        behind_its_like: None,
+    };
     let mut group = criterion.benchmark_group("decide_steered");
     for count in WORKERS {
         let document = view_of(count);

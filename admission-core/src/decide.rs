@@ -27,7 +27,7 @@ mod tests;
 pub use blocks::{Room, kv_notice, room};
 pub use line::{Line, Rank, Turn, flow_of, urgency};
 
-use line::{first_in_line, first_of_its_tenant};
+use line::{first_in_line, first_of_its_tenant, within_aging_share};
 use sight::{Scene, Sight};
 
 /// What a request asks for, as far as it is known when it is decided.
@@ -155,6 +155,7 @@ pub fn decide(
     within_class_caps(rules.classes, held)?;
     scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), scene.room())?;
     first_in_line(&scene, turn, amount.tokens, rules, held)?;
+    within_aging_share(&scene, turn, rules)?;
     scene.at_a_worker(amount.blocks)
 }
 

@@ -1,6 +1,6 @@
 //! How long a request would wait, and when a refused one is best to come back.
 
-use crate::ledger::Ledger;
+use crate::ledger::{LAST_STARTS, Ledger};
 use crate::members::Members;
 use crate::outcome::Place;
 use crate::policy::{Lane, Lanes};
@@ -15,7 +15,8 @@ use crate::units::{Millis, Time};
 /// VM alone; it is taken to be the same in the others. While none waits here, all that wait elsewhere are ahead.
 ///
 /// The wait is that of [`Ledger::time_to_start`], or, where its lane ages and that is shorter, the time until it has climbed as
-/// far as it can and the wait there, behind all of that lane and those of its own before it: they climb side by side.
+/// far as it can and the wait there, behind all of that lane and those of its own before it: they climb side by side. Above the default
+/// lane they have a share of all starts.
 pub(crate) fn place(
     (ledger, members): (&Ledger, &Members),
     lanes: &Lanes,
@@ -30,20 +31,30 @@ pub(crate) fn place(
     let in_lane = in_turn(share, all, weight);
     let position = higher.saturating_add(in_lane);
     let in_turn = ledger.time_to_start(lane.key, (in_lane, position), members, now);
-    let aged = climbed(lanes, lane).and_then(|(climb, above)| {
-        let place = ledger.backlog(above.key, members).requests.saturating_add(in_lane);
-        let there = ledger.time_to_start(above.key, (place, place), members, now)?;
-        Some(Millis(climb.0.saturating_add(there.0)))
+    let aged = climbed(lanes, lane).and_then(|Climb { takes, to, part }| {
+        let place = ledger.backlog(to.key, members).requests.saturating_add(in_lane);
+        let there = ledger.time_to_start(to.key, (place, place), members, now)?;
+        let of_its_part = part.and_then(|(most, of)| ledger.time_to_free(in_lane.saturating_mul(of) / most, members));
+        Some(Millis(takes.0.saturating_add(there.max(of_its_part.unwrap_or_default()).0)))
     });
     let wait = in_turn.map(|wait| aged.map_or(wait, |aged| wait.min(aged)));
     Place { position, wait }
 }
 
-/// How long those of a lane take to climb as far as they can, and to which lane.
-fn climbed<'a>(lanes: &'a Lanes, lane: &Lane) -> Option<(Millis, &'a Lane)> {
+/// What the waiters of a lane do that climb as far as they can.
+struct Climb<'a> {
+    takes: Millis,
+    to: &'a Lane,
+    /// Starts that are theirs there, of how many, where the lane is above the default one.
+    part: Option<(u64, u64)>,
+}
+
+fn climbed<'a>(lanes: &'a Lanes, lane: &Lane) -> Option<Climb<'a>> {
     let aging = lane.aging?;
     let steps = lane.position.saturating_sub(aging.to) as u64;
-    Some((Millis(aging.after.0.saturating_mul(steps)), lanes.at(aging.to)))
+    let is_far = aging.to < lanes.freely_climbed(lane.position, aging.to);
+    let part = is_far.then(|| (u64::from(aging.most_of_last_starts).max(1), u64::from(LAST_STARTS)));
+    Some(Climb { takes: Millis(aging.after.0.saturating_mul(steps)), to: lanes.at(aging.to), part })
 }
 
 /// Place among those that wait for a lane, `all` of them over all VMs; 1 is the next.

@@ -16,6 +16,7 @@ mod blocked;
 mod drain;
 mod fair;
 mod hold;
+mod last_starts;
 mod line;
 mod pace;
 mod per_vm;
@@ -29,6 +30,7 @@ pub use begun::{Begun, BegunAt, Unseen};
 pub use blocked::Blocked;
 pub use drain::Drain;
 pub use fair::FlowKey;
+pub use last_starts::LAST_STARTS;
 pub use line::{Backlog, Head, Report, Yielding};
 pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
@@ -37,6 +39,7 @@ use bands::Bands;
 use begun::Acknowledged;
 use fair::Flows;
 use hold::Hold;
+use last_starts::LastStarts;
 use line::Line;
 use pace::Pace;
 use per_vm::PerVm;
@@ -144,6 +147,7 @@ pub struct Ledger {
     begun: PerVm<Begun>,
     begun_at: PerVm<BegunAt>,
     hold: Hold,
+    last_starts: LastStarts,
     unknown: Sections,
 }
 
@@ -392,6 +396,17 @@ impl Ledger {
         self.bands.serve(band, tag);
         let still_waiting = self.backlog(lane, members).requests > 0;
         self.bands.note_start(lane, still_waiting, now);
+    }
+
+    /// Notes of a start whether its waiter had climbed above the default lane.
+    pub fn note_climbed(&mut self, had_climbed: bool) {
+        self.last_starts.note(had_climbed);
+    }
+
+    /// Starts of waiters that had climbed above the default lane, of the last [`LAST_STARTS`].
+    #[must_use]
+    pub fn climbed_starts(&self) -> u32 {
+        self.last_starts.climbed()
     }
 
     /// Notes that a worker has refused what it was sent while that view stood.

@@ -76,14 +76,35 @@ impl Waiter {
         Backlog { requests: 1, tokens: self.amount().tokens, bytes: self.bytes, oldest: self.arrived, aside: 0 }
     }
 
-    /// Position of the lane it counts as, and when it climbs next.
-    fn band(&self, now: Time) -> (usize, Option<Time>) {
+    /// Position of the lane that it has climbed to, and when it climbs next.
+    fn climbed(&self, now: Time) -> (usize, Option<Time>) {
         let Some(aging) = self.lane.aging else { return (self.lane.position, None) };
         let lanes = now.since(self.arrived).0.checked_div(aging.after.0).unwrap_or(0);
         let climbed = usize::try_from(lanes).unwrap_or(usize::MAX);
         let band = self.lane.position.saturating_sub(climbed).max(aging.to);
         let next = self.arrived.0.saturating_add(aging.after.0.saturating_mul(lanes.saturating_add(1)));
         (band, (band > aging.to).then_some(Time(next)))
+    }
+}
+
+/// A lane that a waiter has climbed to, and the one that it counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Climb {
+    /// Position of the lane that it has climbed to.
+    to: usize,
+    /// Position of the lane that it counts as.
+    band: usize,
+    /// True where the lane is above the default one and above its own.
+    is_far: bool,
+}
+
+impl Climb {
+    /// The climb of a waiter to a position, while so many of the last starts were of waiters that had climbed far.
+    fn of(waiter: &Waiter, to: usize, bound: Option<u32>) -> Self {
+        let free = waiter.lanes.freely_climbed(waiter.lane.position, to);
+        let most = waiter.lane.aging.map_or(0, |aging| aging.most_of_last_starts);
+        let is_bound = bound.is_some_and(|starts| starts >= most);
+        Self { to, band: if is_bound { free } else { to }, is_far: to < free }
     }
 }
 
@@ -94,7 +115,7 @@ pub(crate) type FlowId = (Rc<str>, Rc<[TallyKey]>);
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
     pub(crate) waiter: Waiter,
-    pub(crate) band: usize,
+    climb: Climb,
     pub(crate) flow: FlowId,
     urgency: u64,
     climbs: Option<Time>,
@@ -105,7 +126,7 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// In the records.
     pub(crate) fn band_lane(&self) -> &Lane {
-        self.waiter.lanes.at(self.band)
+        self.waiter.lanes.at(self.climb.band)
     }
 
     pub(crate) fn flow_key(&self) -> FlowKey {
@@ -115,7 +136,8 @@ impl Waiting {
     /// Where it stands in line.
     pub(crate) fn turn(&self, holder: Holder) -> Turn<'_> {
         let (flow, urgency, bytes) = (flow_of(&self.flow.0), self.urgency, self.waiter.bytes);
-        Turn { band: self.band_lane(), flow, urgency, bytes, waits_in: Some(holder), behind_its_like: None }
+        let (band, has_climbed_far) = (self.band_lane(), self.climb.is_far);
+        Turn { band, has_climbed_far, flow, urgency, bytes, waits_in: Some(holder), behind_its_like: None }
     }
 }
 
@@ -135,6 +157,10 @@ pub(crate) struct Queue {
     backlog: BTreeMap<LaneKey, Backlog>,
     arrivals: BTreeSet<(LaneKey, Time, Ticket)>,
     climbing: BTreeSet<(Time, Ticket)>,
+    /// Waiters that have climbed above the default lane.
+    far: BTreeSet<Ticket>,
+    /// Starts of such waiters among the pool's last ones, where they bind.
+    bound: Option<u32>,
     ending: BTreeSet<(Time, Ticket)>,
     /// The last flow that has been looked at; the next ones are those behind it.
     pub(crate) looked_at: Option<FlowId>,
@@ -169,30 +195,32 @@ impl Queue {
 
     /// Adds a waiter whose tenant starts at a tag of its band; one that opens a flow that has to step aside does so.
     pub(crate) fn push(&mut self, ticket: Ticket, waiter: Waiter, tag: u64, aside: Option<Aside>, now: Time) {
-        let (band, climbs) = waiter.band(now);
+        let (to, climbs) = waiter.climbed(now);
+        let climb = Climb::of(&waiter, to, self.bound);
         let classes: Rc<[TallyKey]> = waiter.classes.iter().map(|class| class.key).collect();
         let until = Time(waiter.arrived.0.saturating_add(waiter.patience().0));
         let (urgency, flow) = (waiter.urgency(), (Rc::clone(&waiter.tenant_key), classes));
-        let waiting = Waiting { waiter, band, flow, urgency, climbs, until, fit: Fit::default() };
+        let waiting = Waiting { waiter, climb, flow, urgency, climbs, until, fit: Fit::default() };
         self.put_back(ticket, waiting, tag, aside);
     }
 
     /// Puts a waiter into its place.
     pub(crate) fn put_back(&mut self, ticket: Ticket, waiting: Waiting, tag: u64, aside: Option<Aside>) {
         let lane = waiting.waiter.lane.key;
-        let band = self.bands.entry((waiting.band, lane)).or_default();
+        let band = self.bands.entry((waiting.climb.band, lane)).or_default();
         band.push(&waiting.flow, (waiting.urgency, ticket), waiting.waiter.limits.weight, tag, aside);
         let backlog = self.backlog.entry(lane).or_default();
         *backlog = backlog.plus(waiting.waiter.backlog());
         self.arrivals.insert((lane, waiting.waiter.arrived, ticket));
         self.climbing.extend(waiting.climbs.map(|at| (at, ticket)));
+        self.far.extend(waiting.climb.is_far.then_some(ticket));
         self.ending.insert((waiting.until, ticket));
         self.waiting.insert(ticket, waiting);
     }
 
     /// Puts a waiter back whose flow has stayed as it was.
     pub(crate) fn restore(&mut self, ticket: Ticket, waiting: Waiting) {
-        let band = self.bands.get(&(waiting.band, waiting.waiter.lane.key));
+        let band = self.bands.get(&(waiting.climb.band, waiting.waiter.lane.key));
         let tag = band.and_then(|band| band.tag_of(&waiting.flow)).unwrap_or_default();
         self.put_back(ticket, waiting, tag, None);
     }
@@ -201,10 +229,11 @@ impl Queue {
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Waiting> {
         let waiting = self.waiting.remove(&ticket)?;
         let (lane, leaving) = (waiting.waiter.lane.key, waiting.waiter.backlog());
-        if let Some(band) = self.bands.get_mut(&(waiting.band, lane)) {
+        self.far.remove(&ticket);
+        if let Some(band) = self.bands.get_mut(&(waiting.climb.band, lane)) {
             band.take(&waiting.flow, (waiting.urgency, ticket));
             if band.is_empty() {
-                self.bands.remove(&(waiting.band, lane));
+                self.bands.remove(&(waiting.climb.band, lane));
             }
         }
         if let Some(backlog) = self.backlog.get_mut(&lane) {
@@ -232,16 +261,43 @@ impl Queue {
             if was_aside {
                 stood_aside.insert(Rc::clone(&waiting.waiter.tenant_key));
             }
-            (waiting.band, waiting.climbs) = waiting.waiter.band(now);
+            let (to, climbs) = waiting.waiter.climbed(now);
+            (waiting.climb, waiting.climbs) = (Climb::of(&waiting.waiter, to, self.bound), climbs);
             let tag = tag(&waiting);
             self.put_back(ticket, waiting, tag, None);
         }
         stood_aside
     }
 
+    /// Some have climbed above the default lane.
+    pub(crate) fn has_climbed_far(&self) -> bool {
+        !self.far.is_empty()
+    }
+
+    /// Puts those that have climbed above the default lane where they count while so many of the last starts were of such; `tag` is where a
+    /// tenant starts in a band.
+    pub(crate) fn bind(&mut self, bound: Option<u32>, mut tag: impl FnMut(&Waiting) -> u64) {
+        if std::mem::replace(&mut self.bound, bound) == bound {
+            return;
+        }
+        for ticket in self.far.clone() {
+            let Some(waiting) = self.waiting.get(&ticket) else { continue };
+            let climb = Climb::of(&waiting.waiter, waiting.climb.to, bound);
+            let band = self.bands.get(&(waiting.climb.band, waiting.waiter.lane.key));
+            let aside = band.and_then(|band| band.aside_of(&waiting.flow));
+            if climb != waiting.climb
+                && let Some(mut waiting) = self.take(ticket)
+            {
+                waiting.climb = climb;
+                let tag = tag(&waiting);
+                self.put_back(ticket, waiting, tag, aside);
+            }
+        }
+    }
+
     fn stands_aside_for_its_tenant(&self, ticket: Ticket) -> bool {
         let waiting = self.waiting.get(&ticket);
-        let band = waiting.and_then(|waiting| self.bands.get(&(waiting.band, waiting.waiter.lane.key)));
+        let band = waiting.and_then(|waiting| self.bands.get(&(waiting.climb.band, waiting.waiter.lane.key)));
         waiting.zip(band).is_some_and(|(waiting, band)| band.stands_aside_for_its_tenant(&waiting.flow))
     }
 
@@ -301,7 +357,7 @@ impl Queue {
 
     fn change_flow(&mut self, ticket: Ticket, change: impl FnOnce(&mut Band, &FlowId)) {
         if let Some(waiting) = self.waiting.get(&ticket)
-            && let Some(band) = self.bands.get_mut(&(waiting.band, waiting.waiter.lane.key))
+            && let Some(band) = self.bands.get_mut(&(waiting.climb.band, waiting.waiter.lane.key))
         {
             change(band, &waiting.flow);
         }
@@ -334,7 +390,7 @@ impl Queue {
         let heads = self.bands.values().filter_map(|band| {
             let (urgency, ticket) = band.firsts_aside(tenant).min()?;
             let waiting = self.waiting.get(&ticket)?;
-            Some((waiting.band, urgency, waiting.band_lane().key))
+            Some((waiting.climb.band, urgency, waiting.band_lane().key))
         });
         heads.min_by_key(|(band, urgency, _)| (*band, *urgency)).map(|(_, urgency, band)| Blocked { band, urgency })
     }

@@ -54,6 +54,16 @@ pub struct AgingConfig {
     /// Name of the lane above which it does not climb; the highest, if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// Share of the last 100 starts of its pool that may be of requests which have climbed above the default lane, while one that came
+    /// for a lane above that could start; above 0, at most 1. Beyond it they count as of the default lane.
+    #[serde(default = "AgingConfig::default_share")]
+    pub share: f64,
+}
+
+impl AgingConfig {
+    const fn default_share() -> f64 {
+        0.05
+    }
 }
 
 /// What a lane may start of what its pool has left: `max` × (D − `baseline`), D the share of the pool that nothing uses, and at

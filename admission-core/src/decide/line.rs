@@ -6,7 +6,7 @@ use super::sight::Scene;
 use super::{Ask, Held, Known, Rules};
 use crate::gather::gather;
 use crate::hash;
-use crate::ledger::{FlowKey, Head, LaneKey, Ledger};
+use crate::ledger::{FlowKey, Head, LAST_STARTS, LaneKey, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal};
 use crate::policy::{Lane, Lanes, Order, Pool};
@@ -17,6 +17,8 @@ use crate::units::{Blocks, Millis, Time, Tokens};
 pub struct Turn<'a> {
     /// The lane that it counts as after what it has climbed, whose ceiling, budget and reserve it is held to.
     pub band: &'a Lane,
+    /// True for a waiter that has climbed above the default lane, whatever it counts as.
+    pub has_climbed_far: bool,
     /// Names its tenant.
     pub flow: u64,
     /// Among its tenant's; lower goes first.
@@ -97,6 +99,12 @@ impl<'a> Line<'a> {
         open.min_by_key(|(holder, head)| self.place(*holder, head)).map(|(holder, _)| holder)
     }
 
+    /// The starts that bound waiters above the default lane, see [`Ledger::climbed_starts`]; `None` where nothing does.
+    #[must_use]
+    pub fn climbers_bound(&self) -> Option<u32> {
+        climbers_bound(&self.scene)
+    }
+
     /// Where a waiter of this VM stands.
     #[must_use]
     pub fn rank(&self, head: &Head) -> Rank {
@@ -165,6 +173,26 @@ pub(super) fn first_in_line(
     let before = others.filter(|(holder, head)| order.place(scene.lanes, *holder, head) < rank);
     let mut open = before.filter(|(_, head)| scene.is_open_for(head));
     if open.next().is_some() { Err(behind(Reason::OthersFirst, (held.pool, held.members))) } else { Ok(()) }
+}
+
+/// A waiter that has climbed above the default lane counts as of that lane only while those like it are within their share of the last
+/// starts, or no request could start that came for a lane above the default one.
+pub(super) fn within_aging_share(scene: &Scene<'_>, turn: &Turn<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
+    let free = scene.lanes.freely_climbed(rules.lane.position, turn.band.position);
+    let most = rules.lane.aging.map_or(LAST_STARTS, |aging| aging.most_of_last_starts);
+    if turn.band.position < free && climbers_bound(scene).is_some_and(|starts| starts >= most) {
+        return Err(behind(Reason::OthersFirst, (scene.ledger, scene.members)));
+    }
+    Ok(())
+}
+
+/// Starts of waiters that had climbed above the default lane, of the last ones; `None` where those may start whatever that is: no request
+/// could start that came for a lane above the default one.
+fn climbers_bound(scene: &Scene<'_>) -> Option<u32> {
+    let default = scene.lanes.default_lane().position;
+    let came_for_it = |head: &Head| head.lane == head.band && scene.lanes.position_of(head.band) < default;
+    let mut higher = scene.heads().filter(|(_, head)| came_for_it(head) && scene.is_open_for(head));
+    higher.next().map(|_| scene.ledger.climbed_starts())
 }
 
 /// Nobody of the same tenant waits for the tenant's own caps who comes first.

@@ -70,7 +70,15 @@ impl Picture {
     }
 
     fn turn(&self) -> Turn<'_> {
-        Turn { band: self.rules().lane, flow: 0, urgency: NOW.0, bytes: 0, waits_in: None, behind_its_like: None }
+        Turn {
+            band: self.rules().lane,
+            has_climbed_far: false,
+            flow: 0,
+            urgency: NOW.0,
+            bytes: 0,
+            waits_in: None,
+            behind_its_like: None,
+        }
     }
 
     fn rules(&self) -> Rules<'_> {

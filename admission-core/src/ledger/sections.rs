@@ -4,6 +4,7 @@ use super::bands::Bands;
 use super::begun::Acknowledged;
 use super::fair::Flows;
 use super::hold::Hold;
+use super::last_starts::LastStarts;
 use super::per_vm::{PerVm, Row};
 use super::tally::Marks;
 use super::{Amount, Column, Drain, LaneKey, Ledger};
@@ -33,6 +34,7 @@ const SECTION_DEMAND: u8 = 20;
 const SECTION_YIELDING: u8 = 21;
 const SECTION_HOLD: u8 = 22;
 const SECTION_BEGUN_AT: u8 = 23;
+const SECTION_LAST_STARTS: u8 = 24;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -79,6 +81,9 @@ impl Record for Ledger {
             writer.section(SECTION_HOLD, |out| self.hold.write(out));
         }
         writer.section(SECTION_BEGUN_AT, |out| self.begun_at.write(out));
+        if self.last_starts != LastStarts::default() {
+            writer.section(SECTION_LAST_STARTS, |out| self.last_starts.write(out));
+        }
         writer.finish(&self.unknown)
     }
 
@@ -108,6 +113,7 @@ impl Record for Ledger {
                 SECTION_DEMAND => record.line.demand = PerVm::read(&mut reader)?,
                 SECTION_YIELDING => record.line.yielding = PerVm::read(&mut reader)?,
                 SECTION_HOLD => record.hold = Hold::read(&mut reader)?,
+                SECTION_LAST_STARTS => record.last_starts = LastStarts::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 _ => return Some(false),
             }

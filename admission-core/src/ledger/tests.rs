@@ -240,6 +240,7 @@ fn full_ledger() -> Ledger {
     ledger.publish(&members, a, &Report { heads: vec![head, Head { tag: 8, ..head }], yielding, demand: 3, ..report });
     assert!(ledger.hold_line(Time(70), Time(80)));
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
+    ledger.note_climbed(true);
     ledger.note_refusal((1, 2));
     ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, newest: Time(4) }]);
     ledger.ask_of(&members, a, 1);

@@ -50,6 +50,8 @@ pub struct Aging {
     pub after: Millis,
     /// Position of the highest lane they climb to.
     pub to: usize,
+    /// Starts of waiters above the default lane, of the last [`LAST_STARTS`](crate::ledger::LAST_STARTS) of a pool.
+    pub most_of_last_starts: u32,
 }
 
 /// At most `max` × (D − `baseline_ppm`) of a pool, where D is what its saturation leaves.
@@ -113,6 +115,13 @@ impl Lanes {
     #[must_use]
     pub fn position_of(&self, key: LaneKey) -> usize {
         self.iter().position(|lane| lane.key == key).unwrap_or(self.default)
+    }
+
+    /// Position of the lane that a waiter which came for a lane may count as whatever else starts, of those up to `band`: the default lane
+    /// for one that has climbed above it.
+    #[must_use]
+    pub fn freely_climbed(&self, lane: usize, band: usize) -> usize {
+        band.max(self.default.min(lane))
     }
 
     /// Of requests that nothing gives another one.

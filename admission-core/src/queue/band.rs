@@ -167,6 +167,10 @@ impl Band {
         self.flows.get(id).map(|flow| flow.tag)
     }
 
+    pub(super) fn aside_of(&self, id: &FlowId) -> Option<Aside> {
+        self.flows.get(id)?.aside
+    }
+
     pub(super) fn waits_for_a_class(&self) -> bool {
         !self.for_class.is_empty()
     }

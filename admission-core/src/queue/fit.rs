@@ -158,7 +158,7 @@ impl Queue {
             };
             match waiting.fit {
                 Fit::Unseen => waiting.fit = Fit::first(waiting.until, now),
-                Fit::Yields { until } if now >= until => due.push((waiting.band, until, ticket)),
+                Fit::Yields { until } if now >= until => due.push((waiting.climb.band, until, ticket)),
                 Fit::Yields { .. } | Fit::Holds { .. } | Fit::HasHeld => {}
             }
         }

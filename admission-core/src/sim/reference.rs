@@ -4,7 +4,7 @@
 //! configuration; how much is held where that matters to a decision it reads from the shared records, whose truth is an
 //! invariant of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -111,6 +111,8 @@ pub(super) struct Reference {
     disagree_until: Time,
     /// As of the step before.
     asked_to_evict: u64,
+    /// The last hundred starts, the newest first; true for a request that had climbed above the default lane.
+    last_starts: VecDeque<bool>,
     /// Starts that have passed an older request of their own tenant and lane in another VM.
     pub(super) overtakings: u64,
 }
@@ -141,6 +143,7 @@ impl Reference {
             epochs: Vec::new(),
             disagree_until: Time(0),
             asked_to_evict: 0,
+            last_starts: VecDeque::new(),
             overtakings: 0,
         }
     }
@@ -200,6 +203,7 @@ impl Reference {
     /// A VM has died in the middle of a call: only the books know whether it had let somebody in.
     pub(super) fn has_died_within(&mut self, sight: &Sight) {
         (self.admitted, self.admitted_blocks) = (sight.admitted.requests, sight.admitted.blocks);
+        self.last_starts.clear();
     }
 
     /// The clock that all VMs read steps. What is measured here in their ticks goes on as before.
@@ -271,9 +275,14 @@ impl Reference {
         if alone {
             let starts: Vec<_> = starts().collect();
             self.order_holds(&starts, sight, now)?;
+            self.aging_share_holds(&starts, sight, now)?;
         }
         if starts().next().is_some() {
             self.idle_since = None;
+        }
+        for (_, facts) in starts() {
+            self.last_starts.push_front(self.rules[facts.policy].has_climbed_far(facts.lane, facts.arrived, now));
+            self.last_starts.truncate(100);
         }
         self.view_before.clone_from(&sight.view);
         self.workers_before.clone_from(&sight.workers);

@@ -53,7 +53,7 @@ impl Vm {
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
         let evictable = lease.preemptible.then(|| self.evictable_with(&lease, now));
-        let starts = Starts::Request(evictable.as_deref());
+        let starts = Starts::Request { evictable: evictable.as_deref(), has_climbed_far: turn.has_climbed_far };
         match lease.claim(report).charge(store, (&self.members, holder), seen, &starts, judge, now) {
             Ok(Granted { spent, endpoint, since }) => {
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);

@@ -20,8 +20,13 @@ pub(super) struct Claim<'a> {
 
 /// What starts with a claim, beside what is charged.
 pub(super) enum Starts<'a> {
-    /// A request, after which the VM could evict this.
-    Request(Option<&'a [Evictable]>),
+    /// A request.
+    Request {
+        /// Requests that the VM could evict after it.
+        evictable: Option<&'a [Evictable]>,
+        /// True for a waiter that had climbed above the default lane.
+        has_climbed_far: bool,
+    },
     /// Nothing: a request that has started needs more.
     Nothing,
 }
@@ -68,7 +73,7 @@ impl Claim<'_> {
             tenant.charge(members, holder, *lane, *amount);
             tenant.spend(tenant_rates, *cost, now);
             match starts {
-                Starts::Request(_) => tenant.serve_flow(self.flow, virtual_time, *weight, cost.tokens),
+                Starts::Request { .. } => tenant.serve_flow(self.flow, virtual_time, *weight, cost.tokens),
                 Starts::Nothing => tenant.settle_flow(self.flow, *weight, Tokens(0), cost.tokens),
             }
             Ok((before, tenant.spent()))
@@ -82,7 +87,7 @@ impl Claim<'_> {
             pool_now.spend(pool_rates, *cost, now);
             let begun = self.lease.begun(*amount, self.lease.bytes);
             let begun = match starts {
-                Starts::Request(_) => {
+                Starts::Request { .. } => {
                     let worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
                     Begun { since: pool_now.acknowledged(), worker, ..begun }
                 }
@@ -96,8 +101,9 @@ impl Claim<'_> {
             if let Some(report) = self.report {
                 pool_now.publish(members, holder, report);
             }
-            if let Starts::Request(evictable) = starts {
+            if let Starts::Request { evictable, has_climbed_far } = starts {
                 pool_now.note_start(members, *lane, *band, tag, now);
+                pool_now.note_climbed(*has_climbed_far);
                 if let Some(evictable) = evictable {
                     pool_now.publish_evictable(members, holder, evictable);
                 }

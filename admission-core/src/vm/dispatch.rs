@@ -199,6 +199,7 @@ impl Vm {
         now: Time,
     ) -> Go {
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return Go::Stop };
+        self.bind_climbers(store, queue, &seen, now);
         let Some((ticket, waiting)) = self.first(store, queue, &seen, &round.closed, now) else {
             round.ahead = self.ahead(store, queue, &seen, holder, now);
             return Go::Stop;
@@ -295,6 +296,18 @@ impl Vm {
         Some((first.ticket, queue.get(first.ticket)?.clone()))
     }
 
+    /// Puts those that have climbed above the default lane where they count by the pool's last starts.
+    fn bind_climbers(&self, store: &impl Store, queue: &mut Queue, seen: &Ledger, now: Time) {
+        if !queue.has_climbed_far() {
+            return;
+        }
+        let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
+        let Waiter { pool, lanes, .. } = &waiting.waiter;
+        let picture = self.picture(store, pool);
+        let bound = Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).climbers_bound();
+        queue.bind(bound, |waiting| tag_in(store, seen, waiting));
+    }
+
     /// Whoever of another VM comes next.
     fn ahead(&self, store: &impl Store, queue: &Queue, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
         let Waiter { pool, lanes, .. } = &queue.get(queue.tickets().next()?)?.waiter;
@@ -388,10 +401,13 @@ fn look_at(store: &impl Store, queue: &mut Queue, tickets: &[Ticket]) {
 /// Lets those climb whose time has come; returns the tenants of those among them that stood aside for these.
 fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) -> BTreeSet<Rc<str>> {
     let seen = store::read::<Ledger>(store, key).map(|(seen, _)| seen).unwrap_or_default();
-    queue.climb(now, |waiting| {
-        let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
-        tenant.unwrap_or_default().start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().key))
-    })
+    queue.climb(now, |waiting| tag_in(store, &seen, waiting))
+}
+
+/// The tag at which the tenant of a waiter starts in the lane that this counts as.
+fn tag_in(store: &impl Store, pool: &Ledger, waiting: &Waiting) -> u64 {
+    let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
+    tenant.unwrap_or_default().start_tag(waiting.flow_key(), pool.virtual_time(waiting.band_lane().key))
 }
 
 /// Notes whether the pool has a worker: the time that its waiters may wait depends on it.

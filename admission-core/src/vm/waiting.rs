@@ -417,7 +417,8 @@ pub(super) fn newcomer<'a>(queue: Option<&Queue>, request: &Request<'a>, arrived
     let classes = rules.classes.iter().map(|class| class.key).collect();
     let alike = (Rc::from(*tenant_key), classes);
     let behind_its_like = queue.and_then(|queue| queue.least_before(rules.lane, &alike, urgency));
-    Turn { band: rules.lane, flow: flow_of(tenant_key), urgency, bytes: *bytes, waits_in: None, behind_its_like }
+    let flow = flow_of(tenant_key);
+    Turn { band: rules.lane, has_climbed_far: false, flow, urgency, bytes: *bytes, waits_in: None, behind_its_like }
 }
 
 /// Time between starts in a lane while others waited, or between ends of requests in its pool.

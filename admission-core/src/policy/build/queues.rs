@@ -4,6 +4,7 @@ use super::super::Cap;
 use super::super::lane::{Aging, BudgetUnit, DispatchBudget, QueueLimits};
 use super::Checker;
 use crate::config::{AgingConfig, Config, DispatchBudgetConfig, LaneConfig, QueueConfig};
+use crate::ledger::LAST_STARTS;
 use crate::units::Millis;
 
 const MILLION: f64 = 1e6;
@@ -29,7 +30,8 @@ pub(super) fn queue(lane: &str, config: &QueueConfig) -> QueueLimits {
 
 pub(super) fn aging(config: &AgingConfig, lanes: &[LaneConfig]) -> Aging {
     let to = config.to.as_ref().and_then(|to| lanes.iter().position(|lane| lane.name == *to));
-    Aging { after: config.after, to: to.unwrap_or(0) }
+    let most = (config.share * f64::from(LAST_STARTS)).round() as u32;
+    Aging { after: config.after, to: to.unwrap_or(0), most_of_last_starts: most.clamp(1, LAST_STARTS) }
 }
 
 pub(super) fn dispatch_budget(lane: &str, config: &DispatchBudgetConfig) -> DispatchBudget {
@@ -84,6 +86,9 @@ fn check_wait(path: String, wait: Millis, check: &mut Checker<'_>) {
 fn check_aging(path: &str, aging: &AgingConfig, above: &[LaneConfig], config: &Config, check: &mut Checker<'_>) {
     if aging.after == Millis(0) {
         check.problem(format!("{path}.after"), "must be more than 0");
+    }
+    if !(aging.share > 0.0 && aging.share <= 1.0) {
+        check.problem(format!("{path}.share"), format!("{} is not a share above 0 and of at most 1", aging.share));
     }
     let Some(to) = &aging.to else { return };
     if config.lanes.iter().all(|lane| lane.name != *to) {

@@ -125,8 +125,11 @@ fn lane(rng: &mut Rng, above: &[LaneConfig]) -> LaneConfig {
         priority: 10 - above.len() as i32 * 7,
         ceiling: some(rng, |rng| share(rng) + 0.1),
         reserve: some(rng, |rng| share(rng) / 4.0 + f64::MIN_POSITIVE).filter(|_| waits),
-        aging: (waits && !above.is_empty() && rng.bool())
-            .then(|| AgingConfig { after: millis(rng), to: some(rng, to) }),
+        aging: (waits && !above.is_empty() && rng.bool()).then(|| AgingConfig {
+            after: millis(rng),
+            to: some(rng, to),
+            share: f64::from(rng.u8(1..=100)) / 100.0,
+        }),
         dispatch_budget: some(rng, |rng| {
             let unit = units[rng.usize(..3)];
             let max = (unit != BudgetUnit::Requests || rng.bool()).then(|| rng.u64(1..));

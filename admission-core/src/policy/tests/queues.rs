@@ -41,7 +41,7 @@ fn everything_said_of_a_queue_is_kept() {
     let knob = "lanes[c].dispatch_budget".into();
     let budget = DispatchBudget { baseline_ppm: 123_457, unit: BudgetUnit::Bytes, max: Some(1 << 20), knob };
     assert_eq!((c.dispatch_budget.as_ref(), c.preemptible), (Some(&budget), true));
-    assert_eq!(c.aging, Some(Aging { after: Millis(30_000), to: 1 }));
+    assert_eq!(c.aging, Some(Aging { after: Millis(30_000), to: 1, most_of_last_starts: 5 }));
     assert_eq!(c.queue.as_ref().unwrap().order, Order::ShortestFirst);
 }
 

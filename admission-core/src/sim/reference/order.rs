@@ -58,6 +58,49 @@ impl Reference {
         Ok(())
     }
 
+    /// Requests that have climbed above the default lane have no more than their share of a hundred starts, while one waits that came for
+    /// a lane above it and could start. Not asked while VMs may disagree on who counts, or are held to two policies.
+    pub(super) fn aging_share_holds(
+        &self,
+        starts: &[(RequestId, &Facts)],
+        sight: &Sight,
+        now: Time,
+    ) -> Result<(), String> {
+        if now <= self.disagree_until.max(self.mixed_until) {
+            return Ok(());
+        }
+        let (rules, mut before) = (self.rules(), sight.clone());
+        let climbed = |facts: &Facts| rules.has_climbed_far(facts.lane, facts.arrived, now);
+        for (place, (id, started)) in starts.iter().enumerate().rev() {
+            before.take_back(started);
+            let (earlier, later) = (starts[..place].iter().rev(), &starts[place + 1..]);
+            let last = earlier.map(|(_, facts)| climbed(facts)).chain(self.last_starts.iter().copied());
+            let climbers = last.take(100).filter(|climbed| *climbed).count() as u32;
+            if !climbed(started) || climbers < rules.lane(started.lane).most_climbed {
+                continue;
+            }
+            let waiting = self.waiting.values().chain(later.iter().map(|(_, facts)| *facts));
+            let is_free = |id: &RequestId| starts[place..].iter().any(|(started, _)| started == id);
+            let came_for_it = |facts: &&Facts| {
+                facts.lane < rules.default_lane && rules.counts_as(facts.lane, now.since(facts.arrived).0) == facts.lane
+            };
+            let mut others = waiting.filter(came_for_it).filter(|facts| {
+                self.health[facts.vm] == Health::Able
+                    && self.is_back_in_line(facts.tenant, now)
+                    && !self.held_up_by_itself(facts, &before, now)
+                    && !self.held_up_by_the_dead(facts, &before, now)
+                    && self.blocks_fit(facts, sight, &is_free, now)
+            });
+            if others.next().is_some() {
+                return Err(format!(
+                    "I5: {} starts above the default lane, as {climbers} of the last starts have",
+                    id.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Of a tenant's waiters that are held up by its caps each VM names one, and all behind it step aside with it. They step
     /// back when they are woken or with a poll, in one VM after the other, since those of one tenant keep their order: so a
     /// lost wake-up holds up all VMs by one poll. Where one of these VMs does not run, they do once it does or has been
@@ -96,8 +139,9 @@ impl Reference {
         now: Time,
     ) -> bool {
         let (own, before) = (self.rank(waiter, sight, now), self.rank(waiter, sight, a_poll_before(now)));
-        // Who climbs is put into its new place with the next poll.
-        let own = (own.0, own.1.max(before.1));
+        // Who climbs is put into its new place with the next poll, and who has climbed above the default lane may count as of that.
+        let free = self.rules().counts_freely_as(waiter.lane, now.since(waiter.arrived).0);
+        let own = (own.0, own.1.max(before.1)).max(self.rank_in(free, sight, now));
         own < rank || own == rank && waiter.vm == started.vm && self.came_first(waiter, started)
     }
 
@@ -119,7 +163,10 @@ impl Reference {
     }
 
     fn rank(&self, facts: &Facts, sight: &Sight, now: Time) -> Rank {
-        let counts_as = self.rules().counts_as(facts.lane, now.since(facts.arrived).0);
+        self.rank_in(self.rules().counts_as(facts.lane, now.since(facts.arrived).0), sight, now)
+    }
+
+    fn rank_in(&self, counts_as: usize, sight: &Sight, now: Time) -> Rank {
         let held = sight.lanes.get(counts_as).copied().unwrap_or(0);
         let reserved = self.rules().lane(counts_as).reserve.zip(self.capacity(sight, now));
         let reserved = reserved.map_or(0, |(share, capacity)| (capacity as f64 * share).ceil() as u64);
@@ -163,7 +210,7 @@ impl Reference {
 
     /// The lowest lane that a waiter may count as: who climbs is put into its new place with the next poll.
     fn lowest_lane(&self, facts: &Facts, now: Time) -> usize {
-        self.rules().counts_as(facts.lane, a_poll_before(now).since(facts.arrived).0)
+        self.rules().counts_freely_as(facts.lane, a_poll_before(now).since(facts.arrived).0)
     }
 
     /// Whether a tenant's caps keep a waiter of it from starting. One that is too large for what is left holds back those of

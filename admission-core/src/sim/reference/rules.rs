@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::POLL_MS;
+use crate::units::Time;
+
 /// A policy of one pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
@@ -17,6 +20,7 @@ pub(super) struct Rules {
     pub(super) steers: bool,
     /// Highest first.
     pub(super) lanes: Vec<LaneRules>,
+    pub(super) default_lane: usize,
     pub(super) tenants: BTreeMap<String, TenantRules>,
 }
 
@@ -29,6 +33,8 @@ pub(super) struct LaneRules {
     pub(super) ceiling: Option<f64>,
     /// It climbs a lane each time that it has waited so many milliseconds, up to that one.
     pub(super) aging: Option<(u64, usize)>,
+    /// Starts of those that have climbed above the default lane, of the last hundred, while others could start there.
+    pub(super) most_climbed: u32,
     /// Share of the pool that its dispatch budget leaves alone, in millionths.
     pub(super) dispatch_baseline: Option<u64>,
     pub(super) max_wait_ms: Option<u64>,
@@ -60,6 +66,7 @@ impl Rules {
                 .filter_map(|other| other["ceiling"].as_f64().or((priority(other) < 0).then_some(1.0)))
                 .reduce(f64::min),
             aging: millis(&lane["aging"]["after"]).map(|after| (after, position(&lane["aging"]["to"]).unwrap_or(0))),
+            most_climbed: (lane["aging"]["share"].as_f64().unwrap_or(0.05) * 100.0).round() as u32,
             dispatch_baseline: lane["dispatch_budget"]["baseline"].as_f64().map(|share| (share * 1e6).round() as u64),
             max_wait_ms: millis(&lane["queue"]["max_wait"]),
             preemptible: lane["preemptible"].as_bool().unwrap_or(false),
@@ -78,6 +85,7 @@ impl Rules {
             holds_when_empty_ms: millis(&pool["hold_when_empty"]),
             steers: pool["pick_endpoint"].as_bool().unwrap_or(false),
             lanes: configured.iter().map(lane).collect(),
+            default_lane: position(&policy["default_lane"]).unwrap_or(configured.len().saturating_sub(1)),
             tenants: tenants.collect(),
         }
     }
@@ -92,6 +100,17 @@ impl Rules {
             Some((after, to)) => lane.saturating_sub((waited / after) as usize).max(to),
             None => lane,
         }
+    }
+
+    /// Position of the lane that such a request may count as at least, whatever else starts; above it, it has climbed beyond the default lane.
+    pub(super) fn counts_freely_as(&self, lane: usize, waited: u64) -> usize {
+        self.counts_as(lane, waited).max(self.default_lane.min(lane))
+    }
+
+    /// True for a request that has surely been put above the default lane by its VM, though it came for a lower one.
+    pub(super) fn has_climbed_far(&self, lane: usize, arrived: Time, now: Time) -> bool {
+        let waited = Time(now.0.saturating_sub(POLL_MS + 1)).since(arrived).0;
+        self.counts_as(lane, waited) < self.counts_freely_as(lane, waited)
     }
 
     pub(super) fn tenant(&self, name: &str) -> TenantRules {

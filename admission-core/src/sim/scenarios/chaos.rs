@@ -36,6 +36,7 @@ pub fn chaos(seed: u64) -> Scenario {
 }
 
 fn policy(lanes: usize, rng: &mut fastrand::Rng) -> Value {
+    let default_lane = LANES[rng.usize(..lanes)];
     let lanes: Vec<Value> = (0..lanes).map(|place| lane(place, lanes, rng)).collect();
     let mut tenants = json!({});
     for name in TENANTS {
@@ -53,7 +54,7 @@ fn policy(lanes: usize, rng: &mut fastrand::Rng) -> Value {
     if rng.u8(..3) == 0 {
         pool["hold_when_empty"] = json!("3s");
     }
-    json!({"lanes": lanes, "tenants": tenants, "pools": [pool]})
+    json!({"lanes": lanes, "default_lane": default_lane, "tenants": tenants, "pools": [pool]})
 }
 
 /// The same lanes, tenants and pool under other limits, some of them wider, some narrower, some gone.
@@ -103,7 +104,11 @@ fn lane(place: usize, count: usize, rng: &mut fastrand::Rng) -> Value {
         lane["reserve"] = json!(rng.u32(1..34) as f64 / 100.0);
     }
     if place > 0 && rng.bool() {
-        lane["aging"] = json!({"after": format!("{}ms", rng.u32(300..4_000)), "to": LANES[place - 1]});
+        lane["aging"] =
+            json!({"after": format!("{}ms", rng.u32(300..4_000)), "share": f64::from(rng.u8(1..40)) / 100.0});
+        if rng.bool() {
+            lane["aging"]["to"] = json!(LANES[place - 1]);
+        }
     }
     if place > 0 && rng.u8(..3) == 0 {
         lane["ceiling"] = json!(rng.u32(3..15) as f64 / 10.0);

@@ -60,3 +60,41 @@ fn who_has_aged_is_held_to_the_ceiling_and_budget_of_the_lane_that_it_counts_as(
         proxy.end(&mut here, started[0].admission.lease);
     }
 }
+
+/// Many who have climbed to the highest lane beside many who came for it, in two VMs: of a hundred starts five are of the first, and
+/// once none waits that came for that lane, all are.
+#[test]
+fn who_has_climbed_above_the_default_lane_has_a_share_of_the_starts_while_others_could_start() {
+    let queue = json!({"max_requests": 500, "max_wait": "600s"});
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "priority": 10, "queue": queue}, {"name": "mid", "queue": queue},
+            {"name": "low", "priority": -10, "queue": queue, "aging": {"after": "1s"}},
+        ],
+        "default_lane": "mid", "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let (mut here, mut there) = (proxy.vm(), proxy.vm());
+    let mut lease = (proxy.start(&mut here, "first", "high"), 0);
+    let climbers: Vec<Ticket> = (0..120).map(|_| proxy.wait(&mut there, "climbs", "low")).collect();
+    proxy.later(3_000);
+    there.poll(&*proxy.store, proxy.now);
+    for _ in 0..200 {
+        proxy.wait(&mut here, "came", "high");
+    }
+    let mut climbed = Vec::new();
+    for _ in 0..310 {
+        proxy.later(5);
+        let vm = if lease.1 == 0 { &mut here } else { &mut there };
+        proxy.end(vm, lease.0);
+        let mut started = proxy.carry(&mut [&mut here, &mut there]);
+        for (place, vm) in [&mut here, &mut there].into_iter().enumerate() {
+            started.extend(vm.poll(&*proxy.store, proxy.now).started.into_iter().map(|started| (place, started)));
+        }
+        let [(place, started)] = started.try_into().unwrap();
+        climbed.push(place == 1 && climbers.contains(&started.ticket));
+        lease = (started.admission.lease, place);
+    }
+    let count = |starts: &[bool]| starts.iter().filter(|climbed| **climbed).count();
+    assert_eq!((count(&climbed[..100]), count(&climbed[100..200])), (5, 5));
+    assert_eq!((count(&climbed), count(&climbed[220..])), (110, 90), "all of them once the others have started");
+}
