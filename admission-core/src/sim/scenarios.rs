@@ -27,6 +27,7 @@ pub fn all() -> Vec<Scenario> {
         weights(),
         long_documents(),
         batch_under_flood(),
+        aged_backlog(),
         retry_storm(),
         worker_loss(),
         scale_from_zero(),
@@ -189,6 +190,29 @@ fn long_documents() -> Scenario {
             "long-documents",
             "prompts of 6,000 to 14,000 tokens among short chats; blocks, not requests, are what is short",
         )
+    }
+}
+
+/// Batch work that climbs to the highest lane, as in shipped policies.
+fn aged_backlog() -> Scenario {
+    let mut policy = policy(json!({"default_lane": "standard"}));
+    policy["lanes"][2]["aging"] = json!({"after": "5s"});
+    policy["lanes"][2]["queue"]["max_wait"] = json!("30s");
+    Scenario {
+        streams: vec![
+            Stream { name: "chat", lane: "interactive", load: per_second(30.0), ..Stream::default() },
+            // Why no longer: all that waits is to have ended while chats still come.
+            Stream {
+                name: "nightly",
+                tenant: "reports",
+                lane: "batch",
+                load: Load::PerSecond(vec![(0, 6.0), (60 * SECOND, 0.0)]),
+                ..Stream::default()
+            },
+        ],
+        policy,
+        lasts: 95 * SECOND,
+        ..base("aged-backlog", "a backlog of batch work climbs to the lane of chats that ask for twice what there is")
     }
 }
 

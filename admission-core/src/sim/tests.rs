@@ -108,6 +108,15 @@ fn batch_makes_progress_under_a_flood_of_chats() {
 }
 
 #[test]
+fn a_backlog_that_has_climbed_has_its_share_beside_chats() {
+    let figures = played("aged-backlog");
+    let of = |name| stream("aged-backlog", name, &figures).served;
+    let (chats, nightly) = (of("chat"), of("nightly"));
+    assert!((30..60).contains(&(nightly * 1_000 / (chats + nightly))), "{nightly} beside {chats}: five of a hundred");
+    is_as_in_its_table("aged-backlog", &figures);
+}
+
+#[test]
 fn who_asks_again_and_again_gains_nothing() {
     let figures = played("retry-storm");
     let polite = stream("retry-storm", "polite", &figures);
