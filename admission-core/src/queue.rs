@@ -342,6 +342,17 @@ impl Queue {
         self.bands.values().flat_map(|band| band.flows_of(tenant)).collect()
     }
 
+    /// Position of the highest lane that a waiter of a tenant counts as.
+    pub(crate) fn highest_band_of(&self, tenant: &str) -> Option<usize> {
+        let mut bands = self.bands.iter().filter(|(_, band)| band.flows_of(tenant).next().is_some());
+        bands.next().map(|((position, _), _)| *position)
+    }
+
+    /// Position of the highest lane that a waiter counts as.
+    pub(crate) fn highest_band(&self) -> Option<usize> {
+        self.bands.keys().next().map(|(position, _)| *position)
+    }
+
     /// The last waiter of the flow that has most waiting for its weight, if one more of a newcomer's flow would have less.
     pub(crate) fn last_beyond_its_share(&self, newcomer: &Waiter) -> Option<Ticket> {
         let band = self.bands.get(&(newcomer.lane.position, newcomer.lane.key))?;
@@ -385,14 +396,16 @@ impl Queue {
         firsts.filter_map(|(_, ticket)| Some(&self.waiting.get(&ticket)?.waiter)).collect()
     }
 
-    /// The first of a tenant's waiters that stand aside for its own caps.
-    pub(crate) fn blocked(&self, tenant: &str) -> Option<Blocked> {
-        let heads = self.bands.values().filter_map(|band| {
+    /// The first of a tenant's waiters that stand aside for its own caps, over some queues: by lane, then by urgency.
+    // Why by lane first: what is urgent in one lane, such as few tokens, is no time in another.
+    pub(crate) fn blocked<'a>(queues: impl Iterator<Item = &'a Self>, tenant: &str) -> Option<Blocked> {
+        let all = queues.flat_map(|queue| queue.bands.values().map(move |band| (queue, band)));
+        let firsts = all.filter_map(|(queue, band)| {
             let (urgency, ticket) = band.firsts_aside(tenant).min()?;
-            let waiting = self.waiting.get(&ticket)?;
-            Some((waiting.climb.band, urgency, waiting.band_lane().key))
+            let waiting = queue.waiting.get(&ticket)?;
+            Some((waiting.climb.band, Blocked { band: waiting.band_lane().key, urgency }))
         });
-        heads.min_by_key(|(band, urgency, _)| (*band, *urgency)).map(|(_, urgency, band)| Blocked { band, urgency })
+        firsts.min_by_key(|(band, first)| (*band, first.urgency)).map(|(_, first)| first)
     }
 
     /// Those whose time is up.

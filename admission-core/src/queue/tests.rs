@@ -145,7 +145,7 @@ fn compare(queue: &Queue, plain: &Plain, policy: &Policy, now: Time) {
         .collect();
     assert_eq!(found, plain.candidates());
     for tenant in TENANTS {
-        let blocked = queue.blocked(tenant).map(|blocked| {
+        let blocked = Queue::blocked(std::iter::once(queue), tenant).map(|blocked| {
             let position = policy.line_up().position_of(blocked.band);
             (position, blocked.urgency)
         });

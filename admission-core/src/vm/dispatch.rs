@@ -72,7 +72,10 @@ impl Vm {
                 progress.add(self.dispatch(store, key, true, now));
             }
             Note::Start(tenant_key) => {
-                for key in self.ask_tenants(store, std::slice::from_ref(tenant_key), now) {
+                let mut keys = self.ask_tenants(store, std::slice::from_ref(tenant_key), now);
+                // Why in this order: what starts in one pool leaves the tenant no room in the next.
+                keys.sort_by_key(|key| self.queues.get(key).and_then(|queue| queue.highest_band_of(tenant_key)));
+                for key in keys {
                     progress.add(self.dispatch(store, &key, true, now));
                 }
             }
@@ -88,7 +91,8 @@ impl Vm {
         progress.refused.extend(self.expire(store, now));
         let aside = self.next_tenants_aside();
         self.ask_tenants(store, &aside, now);
-        let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
+        let mut keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
+        keys.sort_by_key(|key| self.queues.get(key).and_then(Queue::highest_band));
         for key in keys {
             self.look_at_some(store, &key);
             progress.add(self.dispatch(store, &key, false, now));
@@ -135,7 +139,7 @@ impl Vm {
     }
 
     /// Lets the waiters of tenants step back in line whose own limits have room again, and returns the queues in which some do.
-    fn ask_tenants(&mut self, store: &impl Store, tenants: &[Rc<str>], now: Time) -> BTreeSet<Rc<str>> {
+    fn ask_tenants(&mut self, store: &impl Store, tenants: &[Rc<str>], now: Time) -> Vec<Rc<str>> {
         let mut keys = BTreeSet::new();
         for tenant in tenants {
             if !self.may_start_again(store, tenant, now) {
@@ -148,7 +152,7 @@ impl Vm {
                 self.publish_blocked(store, tenant);
             }
         }
-        keys
+        keys.into_iter().collect()
     }
 
     /// Starts those of one queue that may start now; with `pass_on`, wakes the VM of whoever comes next.
@@ -318,8 +322,7 @@ impl Vm {
     /// Says in a tenant's record that somebody waits for it, while the queue is out of its place.
     fn block(&mut self, store: &impl Store, queue: &Queue, tenant_key: &Rc<str>) {
         let Some(holder) = self.holder else { return };
-        let here = self.queues.values().chain([queue]);
-        let first = here.filter_map(|queue| queue.blocked(tenant_key)).min_by_key(|first| first.urgency);
+        let first = Queue::blocked(self.queues.values().chain([queue]), tenant_key);
         let members = &self.members;
         let said = store::update(store, tenant_key, |ledger: &mut Ledger| {
             ledger.publish_blocked(members, holder, first);

@@ -370,8 +370,7 @@ impl Vm {
     /// Says in a tenant's record which of its waiters here is the first that waits for the tenant itself.
     pub(super) fn publish_blocked(&mut self, store: &impl Store, tenant_key: &Rc<str>) {
         let Some(holder) = self.holder else { return };
-        let first =
-            self.queues.values().filter_map(|queue| queue.blocked(tenant_key)).min_by_key(|first| first.urgency);
+        let first = Queue::blocked(self.queues.values(), tenant_key);
         let members = &self.members;
         let said = store::update(store, tenant_key, |ledger: &mut Ledger| {
             let before = ledger.blocked(members).find(|(other, _)| *other == holder).map(|(_, first)| first);

@@ -35,7 +35,7 @@ fn with(configuration: &Value) -> Proxy {
 impl Proxy {
     fn waiter(&self, tenant: &str, lane: &str, tokens: u64) -> Waiter {
         let prompt = Tokens(tokens);
-        let pool = Arc::clone(self.policy.only_pool().unwrap());
+        let pool = Arc::clone(self.policy.pools().next().unwrap());
         Waiter {
             ask: Ask { prompt, longest_prompt: prompt, output: Tokens(0), output_limit: None, prompt_read: true },
             limits: Arc::clone(self.policy.limits(tenant)),

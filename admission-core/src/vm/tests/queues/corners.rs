@@ -176,3 +176,33 @@ fn of_a_tenant_held_up_in_two_vms_who_came_first_starts_first() {
     let started = proxy.carry(&mut [&mut a, &mut b]);
     assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, second)]);
 }
+
+/// A tenant at its cap waits in one VM for two pools, first with batch work and then with a chat. A chat that comes to another VM once
+/// the cap has room comes after that chat.
+#[test]
+fn of_a_tenants_waiters_for_several_pools_the_highest_lane_goes_first() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "chat", "priority": 10, "queue": {"max_wait": "60s"}}, {"name": "batch", "queue": {"max_wait": "60s"}},
+        ],
+        "tenants": {"one": {"max_in_flight": 1}},
+        "pools": [
+            {"name": "p", "models": ["p"], "max_in_flight": 9}, {"name": "q", "models": ["q"], "max_in_flight": 9},
+        ],
+    }));
+    let (mut here, mut there) = (proxy.vm(), proxy.vm());
+    let running = proxy.start(&mut here, "one", "chat");
+    proxy.later(10);
+    proxy.wait(&mut here, "one", "batch");
+    proxy.later(10);
+    let of_q = Arc::clone(proxy.policy.pools().nth(1).unwrap());
+    let chat = Waiter { pool: of_q, ..proxy.waiter("one", "chat", 1) };
+    let Ok(Joined::Waiting(chat)) = proxy.come(&mut here, chat) else { panic!("the tenant is at its cap") };
+    proxy.later(10);
+    proxy.end(&mut here, running);
+    let newcomer = proxy.waiter("one", "chat", 1);
+    let refusal = there.admit(&*proxy.store, &newcomer.request(), proxy.now).unwrap_err();
+    assert_eq!(refusal.reason, Reason::OwnFirst);
+    let started = proxy.carry(&mut [&mut here, &mut there]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, chat)]);
+}
