@@ -72,10 +72,11 @@ impl Vm {
                 progress.add(self.dispatch(store, key, true, now));
             }
             Note::Start(tenant_key) => {
-                let mut keys = self.ask_tenants(store, std::slice::from_ref(tenant_key), now);
+                let keys = self.ask_tenants(store, std::slice::from_ref(tenant_key), now);
                 // Why in this order: what starts in one pool leaves the tenant no room in the next.
-                keys.sort_by_key(|key| self.queues.get(key).and_then(|queue| queue.highest_band_of(tenant_key)));
-                for key in keys {
+                let band_in = |key: &Rc<str>| self.queues.get(key).and_then(|queue| queue.highest_band_of(tenant_key));
+                let keys: BTreeSet<_> = gather(keys.into_iter().map(|key| (band_in(&key), key)));
+                for (_, key) in keys {
                     progress.add(self.dispatch(store, &key, true, now));
                 }
             }
@@ -91,9 +92,8 @@ impl Vm {
         progress.refused.extend(self.expire(store, now));
         let aside = self.next_tenants_aside();
         self.ask_tenants(store, &aside, now);
-        let mut keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
-        keys.sort_by_key(|key| self.queues.get(key).and_then(Queue::highest_band));
-        for key in keys {
+        let keys: BTreeSet<_> = gather(self.queues.iter().map(|(key, queue)| (queue.highest_band(), Rc::clone(key))));
+        for (_, key) in keys {
             self.look_at_some(store, &key);
             progress.add(self.dispatch(store, &key, false, now));
         }
@@ -139,7 +139,7 @@ impl Vm {
     }
 
     /// Lets the waiters of tenants step back in line whose own limits have room again, and returns the queues in which some do.
-    fn ask_tenants(&mut self, store: &impl Store, tenants: &[Rc<str>], now: Time) -> Vec<Rc<str>> {
+    fn ask_tenants(&mut self, store: &impl Store, tenants: &[Rc<str>], now: Time) -> BTreeSet<Rc<str>> {
         let mut keys = BTreeSet::new();
         for tenant in tenants {
             if !self.may_start_again(store, tenant, now) {
@@ -152,7 +152,7 @@ impl Vm {
                 self.publish_blocked(store, tenant);
             }
         }
-        keys.into_iter().collect()
+        keys
     }
 
     /// Starts those of one queue that may start now; with `pass_on`, wakes the VM of whoever comes next.
