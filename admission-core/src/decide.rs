@@ -130,8 +130,8 @@ pub struct Held<'a> {
 ///
 /// # Errors
 /// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds
-/// too much, or has others waiting that come first; all workers are busy; the pool is too full for its lane, or its lane
-/// holds what it may; the pool, a class or every free worker holds too much; others wait that come first.
+/// too much, or has others waiting that come first; all workers are busy; the pool is too full for the lane that it counts as, or
+/// that holds what it may; the pool, a class or every free worker holds too much; others wait that come first.
 pub fn decide(
     ask: &Ask,
     rules: Rules<'_>,

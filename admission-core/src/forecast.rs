@@ -41,7 +41,7 @@ pub(crate) fn place(
     Place { position, wait }
 }
 
-/// What the waiters of a lane do that climb as far as they can.
+/// Climb of a lane's waiters, as far as they can.
 struct Climb<'a> {
     takes: Millis,
     to: &'a Lane,

@@ -95,7 +95,7 @@ pub struct Yielding {
     pub head: Head,
     /// Blocks that it needs.
     pub blocks: Blocks,
-    /// It can be steered to a worker, so one must have them free.
+    /// True for a waiter that can be steered to a worker, so one must have them free.
     pub steered: bool,
 }
 

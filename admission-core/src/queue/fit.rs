@@ -67,7 +67,7 @@ impl Rooms {
     }
 
     /// Notes what a refusal for want of blocks says, in blocks of `block_size` where no room was known.
-    fn note(&mut self, waiter: &Waiter, refusal: &Refusal, block_size: u32) {
+    pub(crate) fn note(&mut self, waiter: &Waiter, refusal: &Refusal, block_size: u32) {
         let room = if waiter.can_be_steered { &mut self.steered } else { &mut self.unsteered };
         let known = room.unwrap_or(Room { most: Blocks(u64::MAX), free: Blocks(0), block_size });
         *room = refusal.limit.as_ref().map(|limit| Room { free: Blocks(limit.allowed), ..known });
@@ -170,11 +170,6 @@ impl Queue {
     pub(crate) fn lets_pass(&mut self, waiting: &Waiting, refusal: &Refusal, block_size: u32) -> bool {
         self.rooms.note(&waiting.waiter, refusal, block_size);
         waiting.yields(self.rooms)
-    }
-
-    /// Notes what the refusal of a newcomer for want of blocks says, in blocks of such a size.
-    pub(crate) fn note_refusal(&mut self, waiter: &Waiter, refusal: &Refusal, block_size: u32) {
-        self.rooms.note(waiter, refusal, block_size);
     }
 
     /// Makes a waiter keep the line from now on.

@@ -22,7 +22,7 @@ pub(super) struct Picture {
 pub(super) struct LastRead(RefCell<BTreeMap<Arc<str>, Rc<Workers>>>);
 
 impl Picture {
-    /// The same for a request that can be steered, or cannot.
+    /// Knowledge by which a request is decided that can be steered, or cannot.
     pub(super) fn known(&self, can_be_steered: bool) -> Known<'_> {
         Known { view: self.view.as_ref(), workers: self.workers.as_deref(), can_be_steered }
     }
