@@ -98,3 +98,35 @@ fn who_has_climbed_above_the_default_lane_has_a_share_of_the_starts_while_others
     assert_eq!((count(&climbed[..100]), count(&climbed[100..200])), (5, 5));
     assert_eq!((count(&climbed), count(&climbed[220..])), (110, 90), "all of them once the others have started");
 }
+
+/// The share is spent and a request that came for the highest lane waits in a VM that is gone: those that have climbed wait for it until
+/// it is void, and no longer.
+#[test]
+fn a_dead_vm_bounds_those_who_have_climbed_until_it_is_void() {
+    let queue = json!({"max_wait": "600s"});
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "priority": 10, "queue": queue}, {"name": "mid"},
+            {"name": "low", "priority": -10, "queue": queue, "aging": {"after": "1s", "share": 0.01}},
+        ],
+        "default_lane": "mid", "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let (mut gone, mut vm) = (proxy.vm(), proxy.vm());
+    let lease = proxy.start(&mut vm, "first", "mid");
+    for _ in 0..3 {
+        proxy.wait(&mut vm, "climbs", "low");
+    }
+    proxy.later(3_000);
+    proxy.wait(&mut gone, "came", "high");
+    gone.tick(&*proxy.store, proxy.now).unwrap();
+    proxy.end(&mut vm, lease);
+    let started = vm.poll(&*proxy.store, proxy.now).started;
+    assert_eq!(started.len(), 1, "one of a hundred");
+    proxy.end(&mut vm, started[0].admission.lease);
+    assert_eq!(vm.poll(&*proxy.store, proxy.now).started, [], "its share is spent, and the other could start");
+    for _ in 0..15 {
+        proxy.later(100);
+        vm.tick(&*proxy.store, proxy.now).unwrap();
+    }
+    assert_eq!(vm.poll(&*proxy.store, proxy.now).started.len(), 1, "no other could start");
+}
