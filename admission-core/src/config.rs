@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Reason;
+use crate::problem::Problem;
 use crate::units::Millis;
 
 mod lanes;
@@ -16,7 +17,7 @@ mod schema;
 mod text;
 mod view;
 
-pub use lanes::{LaneConfig, LaneRuleConfig, RouteConfig, RouteMatchConfig};
+pub use lanes::{LaneConfig, LaneRuleConfig, ReserveConfig, ReserveTerms, RouteConfig, RouteMatchConfig};
 pub use limits::{BurstyRate, LimitsConfig, RateConfig, TenantLimitsConfig};
 pub use pools::{ClassConfig, EstimateConfig, KvConfig, OutputEstimate, PoolConfig, StaleConfig, StalePolicy};
 pub use queues::{AgingConfig, BudgetUnit, DispatchBudgetConfig, Order, QueueConfig};
@@ -102,6 +103,15 @@ pub struct Config {
     /// What a refusal says.
     #[serde(default)]
     pub reject: RejectConfig,
+}
+
+impl Config {
+    /// Fields that are still read in a form which goes with the next release.
+    #[must_use]
+    pub fn outdated(&self) -> Vec<Problem> {
+        let lanes = self.lanes.iter().enumerate();
+        lanes.filter_map(|(index, lane)| lanes::outdated(&format!("lanes[{index}]"), lane)).collect()
+    }
 }
 
 /// Configuration of the control listener.

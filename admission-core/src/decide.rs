@@ -18,13 +18,14 @@ use crate::view::{ViewSummary, Workers};
 
 mod blocks;
 mod line;
+mod reserve;
 mod sight;
 mod steering;
 
 #[cfg(test)]
 mod tests;
 
-pub use blocks::{Room, kv_notice, room};
+pub use blocks::{Room, Rooms, kv_notice, rooms};
 pub use line::{Line, Rank, Turn, flow_of, urgency};
 
 use line::{first_in_line, first_of_its_tenant, within_aging_share};
@@ -131,7 +132,8 @@ pub struct Held<'a> {
 /// # Errors
 /// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds
 /// too much, or has others waiting that come first; all workers are busy; the pool is too full for the lane that it counts as, or
-/// that holds what it may; the pool, a class or every free worker holds too much; others wait that come first.
+/// that holds what it may; the pool, a class or every free worker holds too much, or what is left is kept for higher lanes; others wait
+/// that come first.
 pub fn decide(
     ask: &Ask,
     rules: Rules<'_>,
@@ -153,7 +155,8 @@ pub fn decide(
     scene.within_dispatch_budget(turn.band, amount, turn.bytes)?;
     within_pool_caps(amount, &scene)?;
     within_class_caps(rules.classes, held)?;
-    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), scene.room())?;
+    scene.leaves_reserved(turn.band)?;
+    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), turn.band, scene.free())?;
     first_in_line(&scene, turn, amount.tokens, rules, held)?;
     within_aging_share(&scene, turn, rules)?;
     scene.at_a_worker(amount.blocks)
@@ -192,7 +195,7 @@ pub fn may_grow(
     within_tenant_caps(by, rules, held)?;
     within_class_caps(rules.classes, held)?;
     let scene = scene(rules, known, held, now);
-    scene.fits_free_blocks(by.blocks, Some(whole), scene.room_at(worker))
+    scene.fits_free_blocks(by.blocks, Some(whole), rules.lane, scene.free_beside(worker))
 }
 
 /// Whether a request of this size could ever be served; what was not read proves nothing.

@@ -44,6 +44,8 @@ pub enum Reason {
     KvBlocks,
     /// What the lane's dispatch budget lets it hold.
     DispatchBudget,
+    /// The rest of the pool is kept for lanes of a higher priority.
+    Reserved,
     /// Others wait for the pool that come first.
     OthersFirst,
     /// Others of the same tenant wait for its caps that come first.
@@ -79,7 +81,7 @@ pub enum Obstacle {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Malformed,
         Self::UnknownModel,
         Self::Oversize,
@@ -96,6 +98,7 @@ impl Reason {
         Self::ClassRequests,
         Self::KvBlocks,
         Self::DispatchBudget,
+        Self::Reserved,
         Self::OthersFirst,
         Self::OwnFirst,
         Self::QueueFull,
@@ -125,6 +128,7 @@ impl Reason {
             Self::ClassRequests => "class_requests",
             Self::KvBlocks => "kv_blocks",
             Self::DispatchBudget => "dispatch_budget",
+            Self::Reserved => "reserved",
             Self::OthersFirst => "others_first",
             Self::OwnFirst => "own_first",
             Self::QueueFull => "queue_full",
@@ -146,7 +150,7 @@ impl Reason {
             Self::TenantRequestRate | Self::TenantTokenRate | Self::PoolRequestRate => 429,
             Self::TenantRequests | Self::TenantTokens => 429,
             Self::Saturated | Self::PoolRequests | Self::ClassRequests | Self::KvBlocks => 429,
-            Self::DispatchBudget | Self::OthersFirst | Self::OwnFirst => 429,
+            Self::DispatchBudget | Self::Reserved | Self::OthersFirst | Self::OwnFirst => 429,
             Self::QueueFull | Self::WaitTooLong | Self::QueueTimeout | Self::Evicted => 429,
             Self::NoWorkers | Self::StaleView | Self::AllBusy | Self::Contention => 503,
         }
@@ -159,7 +163,7 @@ impl Reason {
             Self::TenantRequests | Self::TenantTokens | Self::OwnFirst => Obstacle::Tenant,
             Self::TenantRequestRate | Self::TenantTokenRate => Obstacle::Tenant,
             Self::ClassRequests => Obstacle::Class,
-            Self::Saturated | Self::DispatchBudget => Obstacle::Lane,
+            Self::Saturated | Self::DispatchBudget | Self::Reserved => Obstacle::Lane,
             Self::AllBusy | Self::PoolRequests | Self::KvBlocks | Self::NoWorkers => Obstacle::Pool,
             Self::PoolRequestRate | Self::StaleView | Self::Contention => Obstacle::Pool,
             Self::OthersFirst => Obstacle::Line,
@@ -256,6 +260,7 @@ impl fmt::Display for Refusal {
             Reason::ClassRequests => "too many requests of this class in flight in this pool",
             Reason::KvBlocks => "too few free KV blocks in this pool",
             Reason::DispatchBudget => "this pool has no capacity to spare for the request's lane",
+            Reason::Reserved => "what is left of this pool is kept for higher lanes",
             Reason::OthersFirst => "others wait for this pool that come first",
             Reason::OwnFirst => "others of this tenant wait that come first",
             Reason::QueueFull => "the queue of the request's lane is full",

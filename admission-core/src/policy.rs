@@ -23,7 +23,7 @@ mod tests;
 use lane::{LaneRule, first_rule};
 use route::RouteRule;
 
-pub use lane::{Aging, BudgetUnit, Ceiling, DispatchBudget, Lane, Lanes, Order, QueueLimits};
+pub use lane::{Aging, BudgetUnit, Ceiling, DispatchBudget, Lane, Lanes, Order, QueueLimits, Reserve};
 pub use limits::{Cap, Limits};
 pub use pool::{BlockShare, Class, Fallback, Pool, Stale};
 pub use route::{Place, Route};
@@ -79,6 +79,8 @@ pub struct Policy {
     pub pull: Option<PullConfig>,
     /// What a refusal says.
     pub reject: Reject,
+    /// Fields of the configuration in a form that goes with the next release, for the log.
+    pub outdated: Vec<Problem>,
     lanes: Arc<Lanes>,
     objectives: BTreeMap<String, usize>,
     lane_rules: Vec<LaneRule>,

@@ -23,7 +23,7 @@ mod tests;
 pub(crate) use band::Aside;
 use band::Band;
 use fit::Fit;
-pub(crate) use fit::Rooms;
+use fit::RoomsByLane;
 
 /// Names a waiter within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -165,7 +165,7 @@ pub(crate) struct Queue {
     /// The last flow that has been looked at; the next ones are those behind it.
     pub(crate) looked_at: Option<FlowId>,
     /// KV blocks that requests may take, as last seen.
-    pub(crate) rooms: Rooms,
+    pub(crate) rooms: RoomsByLane,
     /// The waiter that keeps the line until its blocks are free.
     holding: Option<Ticket>,
     /// What the pool's record says of this queue.
@@ -303,7 +303,7 @@ impl Queue {
 
     /// The first of every band and lane of those that neither stand aside nor let others pass.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        self.firsts(|waiting| !waiting.yields(self.rooms))
+        self.firsts(|waiting| !waiting.yields(&self.rooms))
     }
 
     /// The first of every band and lane that does not stand aside, among those chosen.

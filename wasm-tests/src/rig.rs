@@ -316,13 +316,23 @@ impl Rig {
     /// Starts an answer that streams on until its caller is dropped; it has begun when this returns. Unlike `hold` it
     /// leaves the worker to others. The worker must allow so many tokens: see [`Setup::patient`].
     pub async fn endless(&self, tenant: &str, headers: &[(&str, &str)]) -> RawCaller {
+        self.try_endless(tenant, headers).await.unwrap_or_else(|refused| panic!("{refused}"))
+    }
+
+    /// The same; the head of the answer where the request was refused.
+    pub async fn try_endless(&self, tenant: &str, headers: &[(&str, &str)]) -> Result<RawCaller, String> {
         let body = chat(MODEL, ENDLESS, true).to_string();
         let tenant = ("x-tenant-id", tenant);
         let headers: Vec<_> = headers.iter().chain([&tenant]).map(|(name, value)| (*name, value.as_bytes())).collect();
         let mut caller = RawCaller::send(self.address, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await;
-        let begun = caller.read_until("data: ").await;
-        assert!(begun.starts_with("HTTP/1.1 200") && begun.contains("data: "), "{begun}");
-        caller
+        let mut begun = caller.read_until("\r\n\r\n").await;
+        if !begun.starts_with("HTTP/1.1 200") {
+            return Err(begun);
+        }
+        if !begun.contains("data: ") {
+            begun += &caller.read_until("data: ").await;
+        }
+        if begun.contains("data: ") { Ok(caller) } else { Err(begun) }
     }
 
     /// Sends a request that the worker takes and does not answer; it has it when this returns.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AgingConfig, DispatchBudgetConfig, Mode, QueueConfig};
+use crate::problem::Problem;
 
 /// A named priority band.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -18,11 +19,9 @@ pub struct LaneConfig {
     /// Not given: 1 for a negative priority, else no ceiling of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<f64>,
-    /// Share of its pool's cap on requests in flight: while requests of the lane wait and it holds less than that, what comes
-    /// free goes to it first. More than 0; those of all lanes together at most 1. What it does not use is lent to others. Needs
-    /// a queue, and `max_in_flight` or `max_in_flight_per_worker` in every pool.
+    /// Part of each pool that is kept for the lane. Needs `max_in_flight` or `max_in_flight_per_worker` in every pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reserve: Option<f64>,
+    pub reserve: Option<ReserveConfig>,
     /// Where requests wait that cannot start now. Without it they are refused at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueConfig>,
@@ -36,6 +35,57 @@ pub struct LaneConfig {
     /// of those.
     #[serde(default)]
     pub preemptible: bool,
+}
+
+/// A part of each pool for a lane: a share, which is lent to others while the lane does not use it, or the terms.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "{share, lend}, {requests, lend}, or a share that is lent")]
+pub enum ReserveConfig {
+    /// A share with `lend: true`. This form goes with the next release.
+    Bare(f64),
+    /// The terms.
+    Stated(ReserveTerms),
+}
+
+/// Size of a part of each pool for a lane, and whether others may use it meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ReserveTerms {
+    /// Share of the requests that the pool has capacity for, rounded up; with `lend: false` as large a share of its usable KV blocks
+    /// too. More than 0; those of all lanes together at most 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// Requests; beside a share the larger of the two counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u32>,
+    /// `false`: lanes of a lower priority leave it free. `true`: they may use it, and what comes free goes to the lane's waiters first
+    /// while it holds less, which needs a queue.
+    #[serde(default)]
+    pub lend: bool,
+}
+
+impl ReserveConfig {
+    /// The terms, of a share alone too.
+    #[must_use]
+    pub fn terms(&self) -> ReserveTerms {
+        match self {
+            Self::Bare(share) => ReserveTerms { share: Some(*share), requests: None, lend: true },
+            Self::Stated(terms) => terms.clone(),
+        }
+    }
+}
+
+/// The field of a lane at a path that is written in a form which goes with the next release.
+#[must_use]
+pub(super) fn outdated(path: &str, lane: &LaneConfig) -> Option<Problem> {
+    let Some(ReserveConfig::Bare(share)) = lane.reserve else { return None };
+    let message = format!(
+        "{share} alone is read as {{share: {share}, lend: true}} and is refused from the next release on; say so, or `lend: false` to keep \
+         it free for the lane"
+    );
+    Some(Problem::new(format!("{path}.reserve"), message))
 }
 
 /// Gives a lane to requests that ask for none.

@@ -123,8 +123,7 @@ impl Ordering {
             let tag = tags.entry((head.flow, head.band)).or_insert(head.tag);
             *tag = head.tag.max(*tag);
         }
-        let below = scene.lanes.iter().filter(|lane| scene.is_below_reserve(lane));
-        Self { tags, below_reserve: gather(below.map(|lane| lane.key)) }
+        Self { tags, below_reserve: gather(scene.below_reserve().map(|lane| lane.key)) }
     }
 
     fn place(&self, lanes: &Lanes, holder: Holder, head: &Head) -> Rank {
@@ -150,7 +149,8 @@ pub(super) fn first_in_line(
 ) -> Result<(), Refusal> {
     // A VM names only the first of its waiters to the others. Behind that one may wait some whose tenant has got back so much
     // since that a newcomer of it would go before both.
-    if turn.behind_its_like.is_some_and(|least| scene.free_blocks().is_none_or(|free| least <= free)) {
+    if turn.behind_its_like.is_some_and(|least| scene.free().is_none_or(|free| least <= free.of_lane(scene, turn.band)))
+    {
         return Err(behind(Reason::OthersFirst, (held.pool, held.members)));
     }
     if held.pool.nobody_waits() {

@@ -101,18 +101,13 @@ impl<'a> Scene<'a> {
         cap.map(|cap| cap.limit.saturating_mul(u64::from(view.live_workers))).or(view.batch)
     }
 
-    /// A lane holds less than its share of the pool.
-    pub(super) fn is_below_reserve(&self, lane: &Lane) -> bool {
-        let (Some(share), Some(capacity)) = (lane.reserve, self.capacity()) else { return false };
-        let reserved = (capacity as f64 * share).ceil() as u64;
-        self.ledger.held_by(lane.key, self.members).requests < reserved
-    }
-
     /// No limit of the lane that it counts as keeps a waiter from starting.
     pub(super) fn is_open_for(&self, head: &Head) -> bool {
         let lane = self.lanes.at(self.lanes.position_of(head.band));
         let amount = Amount { requests: 1, tokens: head.tokens, ..Amount::default() };
-        self.below_ceiling(lane).is_ok() && self.within_dispatch_budget(lane, amount, head.bytes).is_ok()
+        self.below_ceiling(lane).is_ok()
+            && self.within_dispatch_budget(lane, amount, head.bytes).is_ok()
+            && self.leaves_reserved(lane).is_ok()
     }
 
     pub(super) fn below_ceiling(&self, lane: &Lane) -> Result<(), Refusal> {

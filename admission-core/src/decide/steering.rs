@@ -123,12 +123,8 @@ impl<'a> Scene<'a> {
         Blocks(freest.less(headroom.share).free.0.min(of_all))
     }
 
-    /// Blocks that the request may take at the worker with most room below its cap; `None` where the choice is the proxy's.
-    pub(super) fn free_where_steered(&self) -> Option<Blocks> {
-        self.free_at_open_workers().filter(|_| self.can_be_steered)
-    }
-
-    /// The same for a request that can be steered, whether this one can or not.
+    /// Blocks that a request which can be steered may take at the worker with most room below its cap; `None` where the choice is the
+    /// proxy's.
     pub(super) fn free_at_open_workers(&self) -> Option<Blocks> {
         let open = self.steering()?.open.as_deref()?;
         let cap = self.pool.max_in_flight_per_worker.as_ref().map_or(u64::MAX, |cap| cap.limit);

@@ -8,6 +8,7 @@ use crate::view::{Admitted, Credit, KvBlocks, PoolKv, WorkerKey};
 mod blocks;
 mod budgets;
 mod ceilings;
+mod reserves;
 mod steering;
 
 const LANE: LaneKey = LaneKey(1);

@@ -137,6 +137,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
             retry_after: config.reject.retry_after.clone(),
             batch_url: config.reject.batch_url.clone(),
         },
+        outdated: config.outdated(),
         lanes: Arc::new(lanes),
         objectives,
         lane_rules,

@@ -22,8 +22,8 @@ pub struct Lane {
     pub priority: i32,
     /// It admits while its pool's saturation is below this: the lowest ceiling of it and of the lanes of a higher priority.
     pub ceiling: Option<Ceiling>,
-    /// Share of a pool's cap on requests in flight that goes to it first while it has waiters.
-    pub reserve: Option<f64>,
+    /// Part of each pool that is kept for it.
+    pub reserve: Option<Reserve>,
     /// How its waiters climb.
     pub aging: Option<Aging>,
     /// What it may hold of what its pool has left.
@@ -40,6 +40,19 @@ pub struct Ceiling {
     /// 1 is a full pool.
     pub saturation: f64,
     /// Such as `lanes[batch].ceiling`.
+    pub knob: Arc<str>,
+}
+
+/// A part of each pool for a lane, and its place in the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reserve {
+    /// Share of a pool's capacity and of its usable KV blocks.
+    pub share: Option<f64>,
+    /// Requests, where the share comes to less.
+    pub requests: u64,
+    /// True where others may use what the lane does not.
+    pub lend: bool,
+    /// Place in the configuration, such as `lanes[interactive].reserve`.
     pub knob: Arc<str>,
 }
 

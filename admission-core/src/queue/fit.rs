@@ -5,7 +5,7 @@
 //! keeps the line for as long at most, then lets pass again.
 
 use super::{Band, FlowId, Queue, Ticket, Waiter, Waiting};
-use crate::decide::Room;
+use crate::decide::{Room, Rooms};
 use crate::ledger::Yielding;
 use crate::outcome::Refusal;
 use crate::policy::Lane;
@@ -52,26 +52,11 @@ impl Fit {
     }
 }
 
-/// Blocks that requests may take, as a queue last saw them; `None` where blocks are not counted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rooms {
-    /// Room for requests that can be steered to a worker.
-    pub(crate) steered: Option<Room>,
-    /// Room for requests whose worker the proxy chooses.
-    pub(crate) unsteered: Option<Room>,
-}
+/// Blocks that requests of each lane may take, highest lane first, as a queue last saw them; none where blocks are not counted.
+pub(crate) type RoomsByLane = Vec<Rooms>;
 
-impl Rooms {
-    fn of(self, waiter: &Waiter) -> Option<Room> {
-        if waiter.can_be_steered { self.steered } else { self.unsteered }
-    }
-
-    /// Notes what a refusal for want of blocks says, in blocks of `block_size` where no room was known.
-    pub(crate) fn note(&mut self, waiter: &Waiter, refusal: &Refusal, block_size: u32) {
-        let room = if waiter.can_be_steered { &mut self.steered } else { &mut self.unsteered };
-        let known = room.unwrap_or(Room { most: Blocks(u64::MAX), free: Blocks(0), block_size });
-        *room = refusal.limit.as_ref().map(|limit| Room { free: Blocks(limit.allowed), ..known });
-    }
+fn room_of(rooms: Rooms, waiter: &Waiter) -> Option<Room> {
+    if waiter.can_be_steered { rooms.steered } else { rooms.unsteered }
 }
 
 impl Waiting {
@@ -81,8 +66,8 @@ impl Waiting {
     }
 
     /// Blocks that it needs of its room, and the room; `None` where blocks are not counted.
-    fn needs(&self, rooms: Rooms) -> Option<(Blocks, Room)> {
-        let room = rooms.of(&self.waiter)?;
+    fn needs(&self, rooms: &RoomsByLane) -> Option<(Blocks, Room)> {
+        let room = room_of(*rooms.get(self.climb.band)?, &self.waiter)?;
         Some((room.need(self.waiter.ask.amount(room.block_size).blocks, !self.waiter.ask.prompt_read), room))
     }
 
@@ -92,7 +77,7 @@ impl Waiting {
     }
 
     /// True while it lets others pass. One that fits no cache does not: it goes on, and is refused.
-    pub(super) fn yields(&self, rooms: Rooms) -> bool {
+    pub(super) fn yields(&self, rooms: &RoomsByLane) -> bool {
         let lacks = |(blocks, room): (Blocks, Room)| blocks > room.free && blocks <= room.most;
         self.needs(rooms).is_some_and(lacks) && self.holds_since().is_none()
     }
@@ -105,8 +90,8 @@ impl Queue {
     pub(super) fn yielding(&self) -> Vec<Yielding> {
         let of_band = |band: &Band| {
             let waiting = band.in_line().filter_map(|place| Some((self.waiting.get(&place.2)?, place)));
-            let yields = waiting.filter(|(waiting, _)| waiting.yields(self.rooms));
-            let mut yields = yields.filter_map(|(waiting, place)| Some((waiting.needs(self.rooms)?.0, place)));
+            let yields = waiting.filter(|(waiting, _)| waiting.yields(&self.rooms));
+            let mut yields = yields.filter_map(|(waiting, place)| Some((waiting.needs(&self.rooms)?.0, place)));
             let first = yields.next();
             let least = yields.min();
             let least = least.filter(|least| first.is_some_and(|first| least.0 < first.0));
@@ -125,10 +110,10 @@ impl Queue {
         let band = self.bands.get(&(lane.position, lane.key))?;
         let before = band.in_line_of(flow).take_while(|(other, _)| *other <= urgency);
         // Why one is enough: what is not counted keeps no request from starting.
-        let is_counted = self.rooms.steered.or(self.rooms.unsteered).is_some();
+        let is_counted = self.rooms.iter().any(|rooms| rooms.steered.or(rooms.unsteered).is_some());
         let looked_at = before.take(if is_counted { usize::MAX } else { 1 });
         let waiting = looked_at.filter_map(|(_, ticket)| self.waiting.get(&ticket));
-        let needs = |waiting: &Waiting| match waiting.needs(self.rooms) {
+        let needs = |waiting: &Waiting| match waiting.needs(&self.rooms) {
             Some((blocks, _)) if waiting.holds_since().is_none() => blocks,
             _ => Blocks(0),
         };
@@ -153,7 +138,7 @@ impl Queue {
             self.firsts(|waiting| waiting.fit != Fit::HasHeld).map(|first| first.ticket).collect();
         let mut due = Vec::new();
         for ticket in firsts {
-            let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(self.rooms)) else {
+            let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(&self.rooms)) else {
                 continue;
             };
             match waiting.fit {
@@ -168,8 +153,19 @@ impl Queue {
 
     /// Lets others pass a waiter that was refused for want of blocks of such a size; false when it keeps the line.
     pub(crate) fn lets_pass(&mut self, waiting: &Waiting, refusal: &Refusal, block_size: u32) -> bool {
-        self.rooms.note(&waiting.waiter, refusal, block_size);
-        waiting.yields(self.rooms)
+        self.note_room(&waiting.waiter, waiting.climb.band, refusal, block_size);
+        waiting.yields(&self.rooms)
+    }
+
+    /// Notes what a refusal of a waiter in a band for want of blocks says, in blocks of `block_size` where no room was known.
+    pub(crate) fn note_room(&mut self, waiter: &Waiter, band: usize, refusal: &Refusal, block_size: u32) {
+        if self.rooms.len() <= band {
+            self.rooms.resize(waiter.lanes.iter().count(), Rooms::default());
+        }
+        let Some(rooms) = self.rooms.get_mut(band) else { return };
+        let room = if waiter.can_be_steered { &mut rooms.steered } else { &mut rooms.unsteered };
+        let known = room.unwrap_or(Room { most: Blocks(u64::MAX), free: Blocks(0), block_size });
+        *room = refusal.limit.as_ref().map(|limit| Room { free: Blocks(limit.allowed), ..known });
     }
 
     /// Makes a waiter keep the line from now on.

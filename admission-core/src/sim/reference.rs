@@ -18,6 +18,7 @@ use super::clients::RequestId;
 
 pub(super) mod books;
 mod order;
+mod reserve;
 mod rules;
 mod steering;
 mod unseen;
@@ -266,6 +267,7 @@ impl Reference {
             let all: Vec<_> = starts().collect();
             self.ceiling_holds(facts, &all, sight, now).map_err(error)?;
             self.budget_holds(facts, &all, sight, now).map_err(error)?;
+            self.reserves_hold(facts, &all, sight, now).map_err(error)?;
             self.worker_has_room(facts, &all, sight, now).map_err(error)?;
         }
         if self.admitted_blocks != sight.admitted.blocks {

@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use super::Vm;
-use crate::decide::{Held, Known, decide, room};
+use crate::decide::{Held, Known, decide, rooms};
 use crate::ledger::Ledger;
 use crate::outcome::Reason;
-use crate::queue::{Queue, Rooms, Waiter, Waiting};
+use crate::queue::{Queue, Waiter, Waiting};
 use crate::store::{self, Store};
 use crate::units::Time;
 
@@ -17,16 +17,14 @@ impl Vm {
         let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
         let Waiter { pool, lanes, .. } = &waiting.waiter;
         if pool.headroom.is_none() {
-            queue.rooms = Rooms::default();
+            queue.rooms.clear();
             return;
         }
         let picture = self.picture(store, pool);
         let (pool, lanes) = (pool.clone(), lanes.clone());
         end_hold(store, key, queue.end_hold(now), now);
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
-        let room = |steered| room((&pool, &lanes), picture.known(steered), (&seen, &self.members), now);
-        let steered = room(true);
-        queue.rooms = Rooms { steered, unsteered: if pool.pick_endpoint { room(false) } else { steered } };
+        queue.rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.members), now);
         let due = queue.due_to_hold(now);
         // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
         let mut due = due.into_iter().filter_map(|ticket| Some((ticket, queue.get(ticket)?)));

@@ -150,7 +150,7 @@ impl Vm {
         let picture = self.picture(store, &waiter.pool);
         let known = picture.known(waiter.can_be_steered);
         if refused.reason == Reason::KvBlocks {
-            queue.rooms.note(&waiter, refused, known.block_size(&waiter.pool));
+            queue.note_room(&waiter, waiter.lane.position, refused, known.block_size(&waiter.pool));
         }
         let turn = newcomer(Some(&queue), &waiter.request(), waiter.arrived);
         queue.push(ticket, waiter.clone(), tag, aside, now);

@@ -14,6 +14,7 @@ mod clusters;
 mod control_role;
 mod policy;
 mod proxy;
+mod reserves;
 mod routes;
 mod tenants;
 
@@ -40,6 +41,8 @@ fn longest_wait<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Duration {
 pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     policy::caps(config, &written.path, notes);
     policy::ceilings(config, &written.path, notes);
+    policy::outdated(config, &written.path, notes);
+    reserves::reserves(config, &written.path, notes);
     policy::tenants(config, &written.path, notes);
     policy::needs_header_pause(config, &written.path, notes);
     match &written.carrier {

@@ -247,7 +247,7 @@ fn run(folder: &Path, files: &[&str]) -> (i32, String) {
 }
 
 /// Files as the last release shipped them, and so as operators have them, are taken as they are. A field that is renamed or narrowed
-/// gets a row of docs/upgrading.md, and its file here says what it looks like after that.
+/// gets a row of docs/upgrading.md, and its file here says what it looks like after that. A reserve without terms is still read, and named.
 #[test]
 fn the_files_of_the_last_release_have_no_fault() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/releases/0.1");
@@ -255,6 +255,8 @@ fn the_files_of_the_last_release_have_no_fault() {
     let files: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect();
     assert_eq!(files.len(), 8);
     for path in files {
-        assert_eq!(said_of(&std::fs::read_to_string(&path).unwrap()), [""; 0], "{}", path.display());
+        let mut said = said_of(&std::fs::read_to_string(&path).unwrap());
+        said.retain(|line| !(line.starts_with("warning: ") && line.contains("lanes[0].reserve: ")));
+        assert_eq!(said, [""; 0], "{}", path.display());
     }
 }

@@ -26,6 +26,7 @@ mod pulling;
 mod queues;
 mod reaching;
 mod reasons;
+mod reserves;
 mod routes;
 mod sdk;
 mod settle;

@@ -9,7 +9,7 @@ fn batch() -> Picture {
     picture
 }
 
-fn lanes_of(max_in_flight: u64, lanes: &str) -> Picture {
+pub(super) fn lanes_of(max_in_flight: u64, lanes: &str) -> Picture {
     let json = format!(r#"{{"lanes": [{lanes}], "pools": [{{"name": "p", "max_in_flight": {max_in_flight}}}]}}"#);
     let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
     let mut picture = Picture { policy: *policy, ..picture(r#""max_in_flight": 9"#) };
@@ -19,12 +19,12 @@ fn lanes_of(max_in_flight: u64, lanes: &str) -> Picture {
 }
 
 impl Picture {
-    /// Starts requests of a lane until one does not start, a hundred at most; how many have started.
-    fn start_all(&mut self, lane: &str) -> u64 {
-        (0..100).take_while(|_| self.start(lane)).count() as u64
+    /// Starts requests of a lane until one does not start, 300 at most; how many have started.
+    pub(super) fn start_all(&mut self, lane: &str) -> u64 {
+        (0..300).take_while(|_| self.start(lane)).count() as u64
     }
 
-    fn start(&mut self, lane: &str) -> bool {
+    pub(super) fn start(&mut self, lane: &str) -> bool {
         let starts = self.may_start(lane).is_ok();
         if starts {
             self.hold(lane, 1);
@@ -32,7 +32,7 @@ impl Picture {
         starts
     }
 
-    fn may_start(&self, lane: &str) -> Result<(), Refusal> {
+    pub(super) fn may_start(&self, lane: &str) -> Result<(), Refusal> {
         let lane = self.policy.lanes().find(|known| known.name == lane).unwrap();
         let rules = Rules { lane, ..self.rules() };
         let turn = Turn { band: lane, ..self.turn() };
@@ -40,18 +40,18 @@ impl Picture {
         decide(&ask(1, 1), rules, &turn, known, self.held(), NOW).map(drop)
     }
 
-    fn hold(&mut self, lane: &str, requests: u64) {
+    pub(super) fn hold(&mut self, lane: &str, requests: u64) {
         let amount = Amount { requests, tokens: Tokens(2 * requests), blocks: Blocks(requests) };
         self.pool.admit(&self.members, self.holder, LaneKey::of(lane), amount);
     }
 
-    fn end(&mut self, lane: &str, requests: u64) {
+    pub(super) fn end(&mut self, lane: &str, requests: u64) {
         let amount = Amount { requests, tokens: Tokens(2 * requests), blocks: Blocks(requests) };
         self.pool.refund(&self.members, self.holder, LaneKey::of(lane), amount);
     }
 
     /// A scrape that shows all that is held.
-    fn scrape_all(&mut self, capacity: u64) {
+    pub(super) fn scrape_all(&mut self, capacity: u64) {
         self.scrape();
         let held = self.pool.held(&self.members).requests;
         self.view().in_hand = Some(held);

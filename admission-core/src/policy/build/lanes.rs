@@ -42,7 +42,7 @@ fn lane(position: usize, config: &LaneConfig, all: &[LaneConfig]) -> Lane {
         position,
         priority: config.priority,
         ceiling: ceiling.map(|saturation| Ceiling { saturation, knob: format!("lanes[{name}].ceiling").into() }),
-        reserve: config.reserve,
+        reserve: config.reserve.as_ref().map(|reserve| queues::reserve(name, reserve)),
         aging: config.aging.as_ref().map(|aging| queues::aging(aging, all)),
         dispatch_budget: config.dispatch_budget.as_ref().map(|budget| queues::dispatch_budget(name, budget)),
         queue: config.queue.as_ref().map(|queue| queues::queue(name, queue)),

@@ -1,9 +1,9 @@
 //! How requests of a lane wait, and what they may hold.
 
 use super::super::Cap;
-use super::super::lane::{Aging, BudgetUnit, DispatchBudget, QueueLimits};
+use super::super::lane::{Aging, BudgetUnit, DispatchBudget, QueueLimits, Reserve};
 use super::Checker;
-use crate::config::{AgingConfig, Config, DispatchBudgetConfig, LaneConfig, QueueConfig};
+use crate::config::{AgingConfig, Config, DispatchBudgetConfig, LaneConfig, QueueConfig, ReserveConfig};
 use crate::ledger::LAST_STARTS;
 use crate::units::Millis;
 
@@ -43,6 +43,16 @@ pub(super) fn dispatch_budget(lane: &str, config: &DispatchBudgetConfig) -> Disp
     }
 }
 
+pub(super) fn reserve(lane: &str, config: &ReserveConfig) -> Reserve {
+    let terms = config.terms();
+    Reserve {
+        share: terms.share,
+        requests: terms.requests.map_or(0, u64::from),
+        lend: terms.lend,
+        knob: format!("lanes[{lane}].reserve").into(),
+    }
+}
+
 /// Of every lane, and of the pools that its requests wait for.
 pub(super) fn check(config: &Config, check: &mut Checker<'_>) {
     let uncapped = config.pools.iter().filter(|pool| pool.max_in_flight.is_none());
@@ -60,8 +70,8 @@ pub(super) fn check(config: &Config, check: &mut Checker<'_>) {
         if let Some(budget) = &lane.dispatch_budget {
             check_budget(&format!("{path}.dispatch_budget"), budget, &uncapped, check);
         }
-        if let Some(reserve) = lane.reserve {
-            check_reserve(format!("{path}.reserve"), reserve, above, &uncapped, check);
+        if let Some(reserve) = &lane.reserve {
+            check_reserve(&format!("{path}.reserve"), reserve, above, &uncapped, check);
         }
         check_what_it_needs(&path, lane, above, check);
     }
@@ -115,19 +125,38 @@ fn check_budget(path: &str, budget: &DispatchBudgetConfig, uncapped: &[&str], ch
     }
 }
 
-fn check_reserve(path: String, reserve: f64, above: &[LaneConfig], uncapped: &[&str], check: &mut Checker<'_>) {
-    if !(reserve > 0.0 && reserve <= 1.0) {
-        check.problem(path.clone(), format!("{reserve} is not a share of more than 0 and at most 1"));
+fn check_reserve(
+    path: &str,
+    reserve: &ReserveConfig,
+    above: &[LaneConfig],
+    uncapped: &[&str],
+    check: &mut Checker<'_>,
+) {
+    let terms = reserve.terms();
+    if terms.share.is_none() && terms.requests.is_none() && check.shape == 0 {
+        check.problem(path.to_owned(), "must have `share` or `requests`");
     }
-    let before: f64 = above.iter().filter_map(|lane| lane.reserve).sum();
+    if terms.requests == Some(0) {
+        check.problem(format!("{path}.requests"), "must be at least 1");
+    }
+    if let Some(share) = terms.share {
+        check_share(path, share, above, check);
+    }
+    check_caps(path.to_owned(), "is a part of nothing", uncapped, check);
+}
+
+fn check_share(path: &str, share: f64, above: &[LaneConfig], check: &mut Checker<'_>) {
+    if !(share > 0.0 && share <= 1.0) {
+        check.problem(path.to_owned(), format!("{share} is not a share of more than 0 and at most 1"));
+    }
+    let before: f64 = above.iter().filter_map(|lane| lane.reserve.as_ref()?.terms().share).sum();
     let most = 1.0 + ROUNDING;
     // Said once, where it happens; a share that is too much by itself has been told.
-    if reserve <= 1.0 && before <= most && before + reserve > most {
+    if share <= 1.0 && before <= most && before + share > most {
         let before = (before * MILLION).round() / MILLION;
-        let message = format!("{reserve} and the {before} of the lanes before it are more than 1");
-        check.problem(path.clone(), message);
+        let message = format!("{share} and the {before} of the lanes before it are more than 1");
+        check.problem(path.to_owned(), message);
     }
-    check_caps(path, "is a share of nothing", uncapped, check);
 }
 
 /// What is measured against caps on requests in flight needs them.
@@ -147,7 +176,8 @@ fn check_what_it_needs(path: &str, lane: &LaneConfig, above: &[LaneConfig], chec
     if check.shape != 0 {
         return;
     }
-    for (field, said) in [("aging", lane.aging.is_some()), ("reserve", lane.reserve.is_some())] {
+    let lends = lane.reserve.as_ref().is_some_and(|reserve| reserve.terms().lend);
+    for (field, said) in [("aging", lane.aging.is_some()), ("reserve", lends)] {
         if said && lane.queue.is_none() {
             check.problem(format!("{path}.{field}"), "has no meaning without `queue`: nothing of this lane waits");
         }

@@ -8,8 +8,8 @@ use super::*;
 use crate::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, DispatchBudgetConfig,
     EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, OutputEstimate, PoolConfig,
-    QueueConfig, RateConfig, RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig,
-    TenantLimitsConfig, TenantSource, ViewConfig,
+    QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms, RetryAfterConfig, RouteConfig,
+    RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource, ViewConfig,
 };
 use crate::estimate::Family;
 
@@ -124,7 +124,7 @@ fn lane(rng: &mut Rng, above: &[LaneConfig]) -> LaneConfig {
         name: lane_name(above.len()),
         priority: 10 - above.len() as i32 * 7,
         ceiling: some(rng, |rng| share(rng) + 0.1),
-        reserve: some(rng, |rng| share(rng) / 4.0 + f64::MIN_POSITIVE).filter(|_| waits),
+        reserve: some(rng, |rng| reserve(rng, waits)),
         aging: (waits && !above.is_empty() && rng.bool()).then(|| AgingConfig {
             after: millis(rng),
             to: some(rng, to),
@@ -137,6 +137,16 @@ fn lane(rng: &mut Rng, above: &[LaneConfig]) -> LaneConfig {
         }),
         preemptible: above.iter().any(|lane| lane.queue.is_some()) && rng.bool(),
         queue,
+    }
+}
+
+fn reserve(rng: &mut Rng, waits: bool) -> ReserveConfig {
+    let part = share(rng) / 4.0 + f64::MIN_POSITIVE;
+    let requests = some(rng, |rng| rng.u32(1..));
+    match rng.u8(..3) {
+        0 if waits => ReserveConfig::Bare(part),
+        1 => ReserveConfig::Stated(ReserveTerms { share: None, requests: requests.or(Some(1)), lend: false }),
+        _ => ReserveConfig::Stated(ReserveTerms { share: Some(part), requests, lend: waits && rng.bool() }),
     }
 }
 

@@ -21,7 +21,7 @@ fn assert_problems(json: &str, paths: &[&str]) {
 #[test]
 fn everything_said_of_a_queue_is_kept() {
     let policy = policy(&with_lanes(&json!([
-        {"name": "a", "reserve": 0.25,
+        {"name": "a", "reserve": {"share": 0.25, "requests": 7},
          "queue": {"max_requests": 9, "max_tokens": 8, "max_bytes": "7KiB", "max_wait": "1h", "order": "edf"}},
         {"name": "b"},
         {"name": "c", "queue": {"order": "shortest_first"}, "aging": {"after": "30s", "to": "b"}, "preemptible": true,
@@ -37,7 +37,8 @@ fn everything_said_of_a_queue_is_kept() {
         max_wait_knob: "lanes[a].queue.max_wait".into(),
         order: Order::Edf,
     };
-    assert_eq!((a.queue.as_ref(), a.reserve, a.preemptible), (Some(&limits), Some(0.25), false));
+    let reserve = Reserve { share: Some(0.25), requests: 7, lend: false, knob: "lanes[a].reserve".into() };
+    assert_eq!((a.queue.as_ref(), a.reserve.as_ref(), a.preemptible), (Some(&limits), Some(&reserve), false));
     let knob = "lanes[c].dispatch_budget".into();
     let budget = DispatchBudget { baseline_ppm: 123_457, unit: BudgetUnit::Bytes, max: Some(1 << 20), knob };
     assert_eq!((c.dispatch_budget.as_ref(), c.preemptible), (Some(&budget), true));
@@ -59,7 +60,8 @@ fn what_is_not_said_of_a_queue_has_a_default() {
     assert_eq!((budget.baseline_ppm, budget.unit, budget.max), (50_000, BudgetUnit::Requests, None));
     assert_eq!(c.aging.unwrap().to, 0);
     let a = policy.line_up().at(0);
-    assert_eq!((&a.queue, &a.aging, &a.dispatch_budget, a.reserve, a.preemptible), (&None, &None, &None, None, false));
+    assert_eq!((&a.queue, &a.aging, &a.dispatch_budget, &a.reserve), (&None, &None, &None, &None));
+    assert!(!a.preemptible);
     assert_eq!(policy.only_pool().unwrap().hold_when_empty, None);
 }
 
@@ -101,7 +103,7 @@ fn shares_that_add_up_to_one_are_taken_however_they_round() {
 fn every_problem_of_shape_of_a_queue_is_reported_with_its_path() {
     let lanes = json!([
         {"name": "a", "reserve": "half", "queue": {"max_bytes": 5, "max_wait": 2, "order": "lifo", "max_request": 1}},
-        {"name": "b", "queue": "yes", "aging": {}, "preemptible": "no", "dispatch_budget": {"unit": "blocks", "max": -1}},
+        {"name": "b", "queue": "yes", "aging": {}, "preemptible": "no", "reserve": {"lend": 1}, "dispatch_budget": {"unit": "blocks", "max": -1}},
         {"name": "c", "aging": {"after": "soon"}, "dispatch_budget": {"max": "much"}},
     ]);
     let pools = json!([{"name": "p", "max_in_flight": 8, "hold_when_empty": 5}]);
@@ -109,7 +111,8 @@ fn every_problem_of_shape_of_a_queue_is_reported_with_its_path() {
     assert_problems(
         &found,
         &[
-            "lanes[0].reserve: ",
+            "lanes[0].reserve: {share, lend}, {requests, lend}, or a share that is lent",
+            "lanes[1].reserve: {share, lend}, {requests, lend}, or a share that is lent",
             "lanes[0].queue.max_bytes: must be a size",
             "lanes[0].queue.max_wait: must be a duration",
             "lanes[0].queue.order: unknown variant `lifo`",
@@ -136,8 +139,9 @@ fn every_problem_of_meaning_of_a_queue_is_reported_with_its_path() {
          "aging": {"after": "0s", "to": "c"}, "dispatch_budget": {"baseline": 1.0, "max": 0}},
         {"name": "c", "reserve": 0.0, "queue": {"max_wait": "1h 1s"}, "aging": {"after": "1s", "to": "none"},
          "dispatch_budget": {"baseline": -0.1, "unit": "tokens"}},
-        {"name": "d", "reserve": 1.5, "queue": {}, "aging": {"after": "1s", "to": "d"},
+        {"name": "d", "reserve": {"share": 1.5, "requests": 0}, "queue": {}, "aging": {"after": "1s", "to": "d"},
          "dispatch_budget": {"unit": "bytes"}},
+        {"name": "e", "reserve": {"lend": false}},
     ]);
     let pools = json!([{"name": "p", "max_in_flight": 8, "hold_when_empty": "0s"},
         {"name": "q", "models": ["q"], "max_in_flight_per_worker": 8, "hold_when_empty": "61m"}]);
@@ -164,6 +168,8 @@ fn every_problem_of_meaning_of_a_queue_is_reported_with_its_path() {
             "lanes[2].dispatch_budget.baseline: ",
             "lanes[2].dispatch_budget.max: is needed where `unit` is not requests",
             "lanes[3].reserve: 1.5 is not a share",
+            "lanes[3].reserve.requests: must be at least 1",
+            "lanes[4].reserve: must have `share` or `requests`",
             "lanes[3].aging.to: \"d\" is not above this lane",
             "lanes[3].dispatch_budget.max: is needed where `unit` is not requests",
             "pools[0].hold_when_empty: 0s is not a wait",
@@ -184,7 +190,7 @@ fn what_is_measured_against_a_pools_cap_needs_one_in_every_pool() {
     assert_eq!(
         found,
         [
-            format!("lanes[0].reserve: is a share of nothing {without}"),
+            format!("lanes[0].reserve: is a part of nothing {without}"),
             format!("lanes[1].dispatch_budget.max: is needed {without}"),
         ]
     );

@@ -25,7 +25,8 @@ impl Reference {
         let mut before = sight.clone();
         for (place, (id, started)) in starts.iter().enumerate().rev() {
             before.take_back(started);
-            let rank = self.rank(started, &before, now);
+            // Why the better: who has climbed above the default lane may count as of that, which may lack of its reserve.
+            let rank = self.rank(started, &before, now).min(self.free_rank(started, &before, now));
             let later = starts[place + 1..].iter().map(|(id, facts)| (*id, *facts));
             let waiting = self.waiting.iter().map(|(id, facts)| (*id, facts));
             let passed = waiting.chain(later).find(|(other, facts)| {
@@ -59,7 +60,7 @@ impl Reference {
     }
 
     /// Requests that have climbed above the default lane have no more than their share of a hundred starts, while one waits that came for
-    /// a lane above it and could start. Not asked while VMs may disagree on who counts, or are held to two policies.
+    /// a lane above it, could start and goes before the default lane. Not asked while VMs may disagree on who counts, or are held to two policies.
     pub(super) fn aging_share_holds(
         &self,
         starts: &[(RequestId, &Facts)],
@@ -84,8 +85,10 @@ impl Reference {
             let came_for_it = |facts: &&Facts| {
                 facts.lane < rules.default_lane && rules.counts_as(facts.lane, now.since(facts.arrived).0) == facts.lane
             };
+            let free = self.free_rank(started, &before, now);
             let mut others = waiting.filter(came_for_it).filter(|facts| {
-                self.health[facts.vm] == Health::Able
+                self.rank(facts, &before, now) < free
+                    && self.health[facts.vm] == Health::Able
                     && self.is_back_in_line(facts.tenant, now)
                     && !self.held_up_by_itself(facts, &before, now)
                     && !self.held_up_by_the_dead(facts, &before, now)
@@ -140,8 +143,7 @@ impl Reference {
     ) -> bool {
         let (own, before) = (self.rank(waiter, sight, now), self.rank(waiter, sight, a_poll_before(now)));
         // Who climbs is put into its new place with the next poll, and who has climbed above the default lane may count as of that.
-        let free = self.rules().counts_freely_as(waiter.lane, now.since(waiter.arrived).0);
-        let own = (own.0, own.1.max(before.1)).max(self.rank_in(free, sight, now));
+        let own = (own.0, own.1.max(before.1)).max(self.free_rank(waiter, sight, now));
         own < rank || own == rank && waiter.vm == started.vm && self.came_first(waiter, started)
     }
 
@@ -166,11 +168,14 @@ impl Reference {
         self.rank_in(self.rules().counts_as(facts.lane, now.since(facts.arrived).0), sight, now)
     }
 
+    fn free_rank(&self, facts: &Facts, sight: &Sight, now: Time) -> Rank {
+        self.rank_in(self.rules().counts_freely_as(facts.lane, now.since(facts.arrived).0), sight, now)
+    }
+
     fn rank_in(&self, counts_as: usize, sight: &Sight, now: Time) -> Rank {
         let held = sight.lanes.get(counts_as).copied().unwrap_or(0);
-        let reserved = self.rules().lane(counts_as).reserve.zip(self.capacity(sight, now));
-        let reserved = reserved.map_or(0, |(share, capacity)| (capacity as f64 * share).ceil() as u64);
-        (held >= reserved, counts_as)
+        let reserved = self.rules().reserved(self.capacity(sight, now).unwrap_or(0));
+        (reserved.get(counts_as).is_none_or(|reserved| held >= *reserved), counts_as)
     }
 
     fn fresh<'a>(&self, sight: &'a Sight, now: Time) -> Option<&'a ViewSummary> {
@@ -179,7 +184,7 @@ impl Reference {
 
     /// Most requests in flight now: the pool's own cap, and that of its live workers; those last known count only where
     /// there is no other cap.
-    fn capacity(&self, sight: &Sight, now: Time) -> Option<u64> {
+    pub(super) fn capacity(&self, sight: &Sight, now: Time) -> Option<u64> {
         let old = sight.view.as_ref().filter(|_| self.rules().max_in_flight.is_none());
         let workers = self.fresh(sight, now).or(old).map(|view| u64::from(view.live_workers));
         let of_workers = self.rules().per_worker.zip(workers).map(|(cap, workers)| cap * workers);
@@ -206,6 +211,7 @@ impl Reference {
         let saturation = self.fresh(sight, now).and_then(of);
         lane.ceiling.zip(saturation).is_some_and(|(ceiling, saturation)| saturation >= ceiling)
             || self.dispatch_budget_is_spent(place, sight, now)
+            || self.rest_is_kept(place, sight, now)
     }
 
     /// The lowest lane that a waiter may count as: who climbs is put into its new place with the next poll.
@@ -305,7 +311,9 @@ impl Reference {
         known.is_none_or(|(view, headroom, kv)| {
             let kept_back = (kv.all.total.0 as f64 * headroom).ceil() as u64;
             let unseen = self.unseen_blocks(view, self.listed(view, &sight.workers), is_free);
-            let is_free_in_all = facts.amount.blocks.0 + unseen + kept_back <= kv.all.free.0;
+            let usable = kv.all.total.0 - kept_back;
+            let kept = self.kept_blocks(self.lowest_lane(facts, now), usable, is_free);
+            let is_free_in_all = facts.amount.blocks.0 + unseen + kept_back + kept <= kv.all.free.0;
             let kept_back_of = |total: u64| (total as f64 * headroom).ceil() as u64;
             let freest = kv.freest.unwrap_or_default();
             is_free_in_all

@@ -27,8 +27,9 @@ pub(super) struct Rules {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LaneRules {
     pub(super) name: String,
-    /// Share of the pool that is its own before others get theirs.
-    pub(super) reserve: Option<f64>,
+    pub(super) priority: i64,
+    /// Part of the pool that is its own before others get theirs.
+    pub(super) reserve: Option<ReserveRules>,
     /// The lowest of its own and of those of higher lanes.
     pub(super) ceiling: Option<f64>,
     /// It climbs a lane each time that it has waited so many milliseconds, up to that one.
@@ -43,10 +44,35 @@ pub(super) struct LaneRules {
     pub(super) preemptible: bool,
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReserveRules {
+    /// Share of the pool; 0 where only a number is given.
+    pub(super) share: f64,
+    pub(super) requests: u64,
+    /// Lower lanes leave it free.
+    pub(super) is_kept: bool,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct TenantRules {
     pub(super) requests: Option<u64>,
     pub(super) tokens: Option<u64>,
+}
+
+fn reserve(written: &Value) -> Option<ReserveRules> {
+    let terms = |share: f64, lend: bool| ReserveRules {
+        share,
+        requests: written["requests"].as_u64().unwrap_or(0),
+        is_kept: !lend,
+    };
+    match written {
+        Value::Null => None,
+        Value::Object(fields) => Some(terms(
+            fields.get("share").and_then(Value::as_f64).unwrap_or(0.0),
+            fields.get("lend").and_then(Value::as_bool).unwrap_or(false),
+        )),
+        share => Some(terms(share.as_f64().unwrap_or(0.0), true)),
+    }
 }
 
 impl Rules {
@@ -59,7 +85,8 @@ impl Rules {
         let priority = |lane: &Value| lane["priority"].as_i64().unwrap_or(0);
         let lane = |lane: &Value| LaneRules {
             name: lane["name"].as_str().unwrap_or_default().to_owned(),
-            reserve: lane["reserve"].as_f64(),
+            priority: priority(lane),
+            reserve: reserve(&lane["reserve"]),
             ceiling: configured
                 .iter()
                 .filter(|other| *other == lane || priority(other) > priority(lane))
@@ -88,6 +115,28 @@ impl Rules {
             default_lane: position(&policy["default_lane"]).unwrap_or(configured.len().saturating_sub(1)),
             tenants: tenants.collect(),
         }
+    }
+
+    /// Requests of a pool of such a size that are each lane's own: as many as it is given, rounded up, while there are any left. Shares that
+    /// are not the whole leave one to others.
+    pub(super) fn reserved(&self, size: u64) -> Vec<u64> {
+        let given = || self.lanes.iter().map(|lane| lane.reserve.unwrap_or_default());
+        let only_shares = given().all(|reserve| reserve.requests == 0);
+        let leaves_some = only_shares && given().map(|reserve| reserve.share).sum::<f64>() < 0.999_999;
+        let mut left = if leaves_some { size.saturating_sub(1) } else { size };
+        let own = given().map(|reserve| {
+            let share = (size as f64 * reserve.share - 1e-6).ceil() as u64;
+            let own = share.max(reserve.requests).min(left);
+            left -= own;
+            own
+        });
+        own.collect()
+    }
+
+    /// True where requests that count as one lane leave free what is kept for another.
+    pub(super) fn is_kept_from(&self, place: usize, other: usize) -> bool {
+        let (one, other) = (self.lane(place), self.lane(other));
+        other.priority > one.priority && other.reserve.is_some_and(|reserve| reserve.is_kept)
     }
 
     pub(super) fn lane(&self, index: usize) -> &LaneRules {

@@ -72,14 +72,23 @@ fn changed(policy: &Value, rng: &mut fastrand::Rng) -> Value {
     for lane in next["lanes"].as_array_mut().into_iter().flatten() {
         lane["queue"]["max_wait"] = json!(format!("{}ms", rng.u32(200..8_000)));
         lane["queue"]["max_requests"] = json!(rng.u32(1..80));
-        if lane["reserve"].is_number() {
-            lane["reserve"] = json!(f64::from(rng.u32(1..34)) / 100.0);
+        if !lane["reserve"].is_null() {
+            lane["reserve"] = reserve(rng);
         }
         if lane["aging"].is_object() {
             lane["aging"]["after"] = json!(format!("{}ms", rng.u32(300..4_000)));
         }
     }
     next
+}
+
+/// Lent or kept, and a share or a number.
+fn reserve(rng: &mut fastrand::Rng) -> Value {
+    let (share, lend) = (f64::from(rng.u32(1..34)) / 100.0, rng.bool());
+    match rng.u8(..4) {
+        0 => json!({"requests": rng.u32(1..12), "lend": lend}),
+        _ => json!({"share": share, "lend": lend}),
+    }
 }
 
 fn tenant(rng: &mut fastrand::Rng) -> Value {
@@ -101,7 +110,7 @@ fn lane(place: usize, count: usize, rng: &mut fastrand::Rng) -> Value {
         "queue": {"max_requests": rng.u32(1..80), "max_wait": max_wait, "order": order},
     });
     if rng.bool() {
-        lane["reserve"] = json!(rng.u32(1..34) as f64 / 100.0);
+        lane["reserve"] = reserve(rng);
     }
     if place > 0 && rng.bool() {
         lane["aging"] =

@@ -44,6 +44,13 @@ pub fn ceilings(config: &Config, path: &str, notes: &mut Notes) {
     }
 }
 
+/// Fields in a form that goes with the next release.
+pub fn outdated(config: &Config, path: &str, notes: &mut Notes) {
+    for outdated in config.outdated() {
+        notes.warn(join(path, &outdated.path), outdated.message);
+    }
+}
+
 /// Tenants of keys who are named nowhere, and lanes that their own clamp takes away.
 pub fn tenants(config: &Config, path: &str, notes: &mut Notes) {
     for (index, source) in config.tenant.sources.iter().enumerate() {

@@ -43,6 +43,43 @@ fn a_ceiling_above_that_of_a_higher_lane() {
 }
 
 #[test]
+fn a_reserve_that_does_nothing() {
+    let lanes = |first: Value, last: Value| {
+        let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
+        config["lanes"] = json!([
+            {"name": "chat", "priority": 100, "queue": {}}, {"name": "standard", "queue": {}},
+            {"name": "batch", "priority": -10, "queue": {}},
+        ]);
+        for (place, reserve) in [(0, first), (2, last)].into_iter().filter(|(_, reserve)| !reserve.is_null()) {
+            config["lanes"][place]["reserve"] = reserve;
+        }
+        config
+    };
+    let (kept, lent) = (json!({"share": 0.2}), json!({"share": 0.2, "lend": true}));
+    assert_silent(&lanes(kept.clone(), lent.clone()));
+    assert_silent(&lanes(Value::Null, kept.clone()));
+    assert_warns(&lanes(lent, Value::Null), "lanes[0].reserve", "does nothing: no lane goes before this one");
+    let [form, idle] = &said(&lanes(json!(0.2), Value::Null))[..] else { panic!("two warnings") };
+    assert!(
+        form.contains("0.2 alone is read as {share: 0.2, lend: true}") && idle.contains("does nothing"),
+        "{form} {idle}"
+    );
+    let mut alone = lanes(kept, Value::Null);
+    alone["lanes"] = json!([alone["lanes"][0]]);
+    assert_warns(&alone, "lanes[0].reserve", "does nothing: no lane of a lower priority");
+    let floors = lanes(json!({"requests": 8}), json!({"requests": 2}));
+    let floors = said(&floors);
+    assert!(
+        floors[0].contains("lanes[2].reserve: nothing is left for it of the 8 requests of pool \"a\""),
+        "{floors:#?}"
+    );
+    for (place, lane) in [(1, "lanes[1]"), (2, "lanes[2]")] {
+        let words = format!("{lane}: starts nothing in pool \"a\": all of its 8 requests are kept");
+        assert!(floors[place].contains(&words), "{floors:#?}");
+    }
+}
+
+#[test]
 fn a_keys_tenant_that_is_named_nowhere() {
     let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
     let key = "ab".repeat(32);

@@ -163,7 +163,7 @@ impl Draw {
             for lane in &mut lanes {
                 lane["queue"] = json!({"max_requests": max_requests, "max_wait": format!("{max_wait}ms")});
             }
-            lanes[0]["reserve"] = json!(0.2);
+            lanes[0]["reserve"] = json!({"share": 0.2});
             if let Some(lowest) = lanes.last_mut() {
                 lowest["preemptible"] = self.preemptible.into();
                 lowest["aging"] = json!({"after": format!("{}s", AGES_AFTER.as_secs()), "to": STANDARD});

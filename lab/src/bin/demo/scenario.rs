@@ -80,7 +80,7 @@ fn adapt(policy: &mut Value) -> Result<()> {
             },
             // Waits as short as the demo: nobody is to stand in line when it is over.
             "lanes": [
-                {"name": "interactive", "priority": 100, "reserve": 0.3, "queue": {"max_wait": "2s"}},
+                {"name": "interactive", "priority": 100, "reserve": {"share": 0.125}, "queue": {"max_wait": "2s"}},
                 {"name": "standard", "priority": 0, "queue": {"max_wait": "4s"}},
                 {"name": "batch", "priority": -10, "queue": {"max_wait": "8s"}},
             ],

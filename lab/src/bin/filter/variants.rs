@@ -215,7 +215,7 @@ pub fn policy(tenants: usize, held: bool) -> Value {
         "tiers": {"paid": tier(4), "free": tier(1)},
         "tenants": tenants,
         "lanes": [
-            {"name": "interactive", "priority": 100, "reserve": 0.3, "queue": {"max_requests": 64, "max_wait": "2s"}},
+            {"name": "interactive", "priority": 100, "reserve": {"share": 0.125}, "queue": {"max_requests": 64, "max_wait": "2s"}},
             {"name": "standard", "priority": 0, "queue": {"max_requests": 128, "max_wait": "10s"}},
             {"name": "batch", "priority": -10, "aging": {"after": "60s", "to": "standard"},
              "queue": {"max_requests": 512, "max_wait": "240s"}},

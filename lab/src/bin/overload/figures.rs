@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::queue_cost::QueueCost;
+use super::reserve::Reserve;
 use super::throughput::Throughput;
 use super::wake::Wake;
 
@@ -34,6 +35,8 @@ pub struct Side {
     pub goodput_ratio: f64,
     /// The interactive lane's p95 TTFT at three times the load, in multiples of that at half load.
     pub interactive_ttft_p95_ratio: Option<f64>,
+    /// The interactive lane's p95 TTFT under a flood, in multiples of that alone, where a part of the pool is kept for it.
+    pub reserved_ttft_p95_ratio: Option<f64>,
     /// Sequences that workers had to put back for want of KV blocks.
     pub preemptions: u64,
     /// From the release of a place in one thread to the start of a waiter in another.
@@ -46,16 +49,18 @@ pub struct Side {
 #[derive(Clone, Debug, Serialize)]
 pub struct Details {
     pub throughput: Throughput,
+    pub reserve: Reserve,
     pub wake: Wake,
     pub queue_cost: QueueCost,
 }
 
 impl Figures {
-    pub fn new(throughput: Throughput, wake: Wake, queue_cost: QueueCost) -> Self {
+    pub fn new(throughput: Throughput, reserve: Reserve, wake: Wake, queue_cost: QueueCost) -> Self {
         let best = throughput.best_tokens_per_s;
         let with = Side {
             goodput_ratio: throughput.with.goodput_ratio(best),
             interactive_ttft_p95_ratio: throughput.with.interactive_ttft_p95_ratio(),
+            reserved_ttft_p95_ratio: reserve.with.ttft_p95_ratio(),
             preemptions: throughput.with.preemptions(),
             wake_p99_ms: wake.p99_ms(),
             queue_cost_ratio_10000: queue_cost.with.ratio(),
@@ -63,18 +68,21 @@ impl Figures {
         let baseline = Side {
             goodput_ratio: throughput.without.goodput_ratio(best),
             interactive_ttft_p95_ratio: throughput.without.interactive_ttft_p95_ratio(),
+            reserved_ttft_p95_ratio: reserve.without.ttft_p95_ratio(),
             preemptions: throughput.without.preemptions(),
             // Nothing waits in the proxy, so nothing wakes.
             wake_p99_ms: None,
             queue_cost_ratio_10000: queue_cost.without.ratio(),
         };
-        Self { with, baseline, details: Details { throughput, wake, queue_cost } }
+        Self { with, baseline, details: Details { throughput, reserve, wake, queue_cost } }
     }
 
     /// Samples that were not used.
     fn discarded(&self) -> u64 {
         let sides = [&self.details.throughput.with, &self.details.throughput.without].into_iter();
+        let reserve = [&self.details.reserve.with, &self.details.reserve.without].into_iter();
         let runs = sides.flat_map(|side| [&side.half_load, &side.overload]);
+        let runs = runs.chain(reserve.flat_map(|side| [&side.idle, &side.flood]));
         runs.map(|run| run.report.discarded).sum::<u64>() + self.details.wake.discarded
     }
 }
@@ -94,6 +102,8 @@ impl Report {
         row("goodput at 3 x load / best rate", ">= 0.95", &|side| format!("{:.3}", side.goodput_ratio));
         let ttft = |side: &Side| or_dash(side.interactive_ttft_p95_ratio, |ratio| format!("{ratio:.2}"));
         row("interactive TTFT p95 at 3 x load / at 0.5 x load", "<= 1.25", &ttft);
+        let reserved = |side: &Side| or_dash(side.reserved_ttft_p95_ratio, |ratio| format!("{ratio:.2}"));
+        row("TTFT p95 of a lane within its reserve, flood / idle", "<= 1.5", &reserved);
         row("preemptions in the workers", "0", &|side| side.preemptions.to_string());
         let wake = |side: &Side| or_dash(side.wake_p99_ms, |ms| format!("{ms:.1} ms"));
         row("release to start in the other thread, p99", "<= 5 ms", &wake);

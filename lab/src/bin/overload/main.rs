@@ -10,6 +10,7 @@ use testkit::parts::Programs;
 
 mod figures;
 mod queue_cost;
+mod reserve;
 mod scenario;
 mod throughput;
 mod wake;
@@ -61,7 +62,8 @@ async fn measure_all(options: &Options) -> Result<Report> {
 
 async fn measure(programs: &Programs, pace: Pace) -> Result<Figures> {
     let throughput = throughput::measure(programs, pace).await?;
+    let reserve = reserve::measure(programs, pace).await?;
     let wake = wake::measure(programs, pace).await?;
     let queue_cost = queue_cost::measure(programs, pace).await?;
-    Ok(Figures::new(throughput, wake, queue_cost))
+    Ok(Figures::new(throughput, reserve, wake, queue_cost))
 }

@@ -124,6 +124,35 @@ pub const THROUGHPUT: Stage = Stage {
     bootstrap: |_| Ok(()),
 };
 
+/// Places of the pool in which a part is kept for one lane, and the share of it.
+const KEPT: (u64, f64) = (SEQUENCES as u64, 0.2);
+
+/// One worker, a fifth of which is kept for the interactive lane.
+pub const RESERVE: Stage = Stage {
+    workers: 1,
+    worker_flags: &WORKER_FLAGS,
+    envoy_threads: ENVOY_THREADS,
+    policy: |policy| {
+        let (places, share) = KEPT;
+        let mut lanes = three_lanes();
+        lanes[0]["reserve"] = json!({"share": share, "lend": false});
+        adapt(policy, lanes, &json!({"max_in_flight": places}))
+    },
+    bootstrap: |_| Ok(()),
+};
+
+/// The interactive lane within what is kept for it: three requests a second of half a second each before five places; with `flood`, beside
+/// batch work that asks for three times the pool.
+pub fn kept(flood: bool, pace: Pace) -> Plan {
+    let plan = plan(1.0, pace, |_| 1.0);
+    let flows = plan.flows.into_iter().filter_map(|flow| match flow.name.as_str() {
+        INTERACTIVE => Some(Flow { rate_per_s: 3.0, max_tokens: 2..=6, ..flow }),
+        "batch" if flood => Some(Flow { rate_per_s: 22.0, ..flow }),
+        _ => None,
+    });
+    Plan { flows: flows.collect(), ..plan }
+}
+
 /// One place, for which waiters on both threads of the proxy take turns.
 pub const WAKE: Stage = Stage {
     workers: 1,
@@ -229,7 +258,7 @@ pub fn small_request() -> String {
 
 fn three_lanes() -> Value {
     json!([
-        {"name": "interactive", "priority": 100, "reserve": 0.5, "queue": {"max_requests": 64, "max_wait": "2s"}},
+        {"name": "interactive", "priority": 100, "reserve": {"share": 0.125}, "queue": {"max_requests": 64, "max_wait": "2s"}},
         {"name": "standard", "priority": 0, "queue": {"max_requests": 128, "max_wait": "10s"}},
         {
             "name": "batch", "priority": -10, "aging": {"after": "120s", "to": "standard"},

@@ -90,7 +90,7 @@ async fn side(parts: &Parts, listener: SocketAddr, name: &str, best: f64, pace: 
     Ok(Side { half_load: runs.pop().context("no half load")?, overload })
 }
 
-async fn run(parts: &Parts, listener: SocketAddr, plan: &Plan) -> Result<Run> {
+pub async fn run(parts: &Parts, listener: SocketAddr, plan: &Plan) -> Result<Run> {
     let before = parts.preemptions().await?;
     let report = testkit::load::run(&url(listener), plan).await?;
     nothing_failed(&report)?;

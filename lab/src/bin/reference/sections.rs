@@ -3,8 +3,8 @@
 use admission_core::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, ControlConfig,
     DispatchBudgetConfig, EstimateConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig, PullConfig,
-    QueueConfig, RejectConfig, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig,
-    TenantLimitsConfig, TenantSource, ViewConfig,
+    QueueConfig, RejectConfig, ReserveTerms, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig,
+    TenantConfig, TenantLimitsConfig, TenantSource, ViewConfig,
 };
 
 use super::fields;
@@ -83,6 +83,7 @@ pub const SECTIONS: [Section; 10] = [
             object!(QueueConfig, "`lanes[].queue`", "queue"),
             object!(AgingConfig, "`lanes[].aging`", "object"),
             object!(DispatchBudgetConfig, "`lanes[].dispatch_budget`", "object"),
+            object!(ReserveTerms, "`lanes[].reserve`", "`{share, requests, lend}`"),
             object!(LaneRuleConfig, "`lane_rules[]`", "rule"),
         ],
     },

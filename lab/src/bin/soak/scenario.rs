@@ -102,7 +102,7 @@ fn adapt(policy: &mut Value) -> Result<()> {
     policy["tiers"] = json!({});
     policy["tenants"] = json!({"acme": {"weight": 2}, "reports": {"max_in_flight": 40}, "*": {"max_in_flight": 16}});
     policy["lanes"] = json!([
-        {"name": "interactive", "priority": 100, "reserve": 0.5, "queue": {"max_requests": 64, "max_wait": "2s"}},
+        {"name": "interactive", "priority": 100, "reserve": {"share": 0.125}, "queue": {"max_requests": 64, "max_wait": "2s"}},
         {"name": "standard", "priority": 0, "queue": {"max_requests": 128, "max_wait": "5s"}},
         {
             "name": "batch", "priority": -10, "preemptible": true, "aging": {"after": "20s", "to": "standard"},

@@ -96,7 +96,7 @@ pub fn policy(policy: &mut Value) -> Result<()> {
     let tenant = |lane: &str| json!({"max_in_flight": 64, "max_lane": lane});
     policy["tenants"] = json!({INTERACTIVE: tenant(INTERACTIVE), "batch": tenant("batch")});
     policy["lanes"] = json!([
-        {"name": INTERACTIVE, "priority": 100, "reserve": 0.3, "queue": {"max_requests": 64, "max_wait": "5s"}},
+        {"name": INTERACTIVE, "priority": 100, "reserve": {"share": 0.125}, "queue": {"max_requests": 64, "max_wait": "5s"}},
         {"name": "standard", "priority": 0},
         {"name": "batch", "priority": -10, "queue": {"max_requests": 64, "max_wait": "15s"}},
     ]);
