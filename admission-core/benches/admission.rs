@@ -77,7 +77,7 @@ fn rules(policy: &Policy) -> Rules<'_> {
 
 fn ask() -> Ask {
     let (prompt, output) = (Tokens(100), Tokens(60));
-    Ask { prompt, longest_prompt: prompt, output, output_limit: None, prompt_read: true }
+    Ask { prompt, longest_prompt: prompt, output, output_limit: None, prompt_read: true, sequences: 1 }
 }
 
 fn request<'a>(policy: &'a Policy, tenant_key: &'a str) -> Request<'a> {

@@ -44,6 +44,8 @@ pub struct Ask {
     pub output_limit: Option<Tokens>,
     /// Whether the prompt was read; a guess from the content length never makes a request too large.
     pub prompt_read: bool,
+    /// Answers asked for, over all of its prompts; 0 for what does not generate, and while it is not known.
+    pub sequences: u64,
 }
 
 /// Most tokens one request is ever charged.
@@ -208,6 +210,9 @@ pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool, classes: &[Arc<Class>]
     }
     let prompt = ask.longest_prompt;
     let at_its_limit = prompt.plus(ask.output_limit.unwrap_or_default());
+    if ask.sequences > pool.max_sequences.limit {
+        return Err(oversize(limit(&pool.max_sequences, ask.sequences, "answers")));
+    }
     let of_pool_and_tenant = [
         (&pool.max_prompt_tokens, prompt, "prompt tokens"),
         (&pool.max_model_len, at_its_limit, "prompt and output tokens"),
@@ -223,17 +228,14 @@ pub fn fits_ever(ask: &Ask, tenant: &Limits, pool: &Pool, classes: &[Arc<Class>]
         if let Some(cap) = cap
             && tokens.0 > cap.limit
         {
-            let limit = Some(limit(cap, tokens.0, unit));
-            return Err(Refusal {
-                reason: Reason::Oversize,
-                limit,
-                detail: Detail::None,
-                retry: Retry::Never,
-                place: None,
-            });
+            return Err(oversize(limit(cap, tokens.0, unit)));
         }
     }
     Ok(())
+}
+
+fn oversize(limit: Limit) -> Refusal {
+    Refusal { reason: Reason::Oversize, limit: Some(limit), detail: Detail::None, retry: Retry::Never, place: None }
 }
 
 fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {

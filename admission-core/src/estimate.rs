@@ -64,7 +64,7 @@ impl Estimator {
     pub fn from_size(&self, body_bytes: u64, api: Api) -> Ask {
         let prompt = Tokens(body_bytes.div_ceil(BYTES_PER_TOKEN));
         let output = if api == Api::Embeddings { Tokens(0) } else { self.usual_output };
-        Ask { prompt, longest_prompt: prompt, output, output_limit: None, prompt_read: false }
+        Ask { prompt, longest_prompt: prompt, output, output_limit: None, prompt_read: false, sequences: 0 }
     }
 
     /// The ask of a request whose body was read to its end.
@@ -82,8 +82,10 @@ impl Estimator {
         let of_one = |one: &Longest| whole(&one.text, one.token_ids);
         let longest_prompt = facts.longest_prompt.as_ref().map_or(prompt, of_one);
         let each = self.output_of_one(output_limit, longest_prompt, pool);
-        let output = if api == Api::Embeddings { Tokens(0) } else { each.times(facts.sequences_of(api).max(1)) };
-        Ask { prompt, longest_prompt, output, output_limit, prompt_read: true }
+        let all = facts.sequences_of(api).max(1);
+        let output = if api == Api::Embeddings { Tokens(0) } else { each.times(all) };
+        let sequences = if matches!(api, Api::Embeddings | Api::Other) { 0 } else { all };
+        Ask { prompt, longest_prompt, output, output_limit, prompt_read: true, sequences }
     }
 
     /// The ask of a request whose body of `body_bytes` was read in part: the rest is taken for text of

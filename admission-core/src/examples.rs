@@ -213,7 +213,7 @@ impl Runner {
         let output_limit = (step.output > 0).then_some(Tokens(step.output));
         let output = output_limit.unwrap_or(pool.expected_output).min(pool.expected_output);
         let waiter = Waiter {
-            ask: Ask { prompt, longest_prompt: prompt, output, output_limit, prompt_read: true },
+            ask: Ask { prompt, longest_prompt: prompt, output, output_limit, prompt_read: true, sequences: 1 },
             limits: Arc::clone(&terms.limits),
             pool: Arc::clone(pool),
             classes: pool.classes_of(step.model.as_deref(), prompt),

@@ -346,7 +346,7 @@ impl Intake {
     /// What is certain of a body: until its end only the prompt seen so far, since a limit on the output may still come.
     fn certain(&self, pool: &Pool) -> Ask {
         let ask = self.whole(pool);
-        if self.ended { ask } else { Ask { output: Tokens(0), output_limit: None, ..ask } }
+        if self.ended { ask } else { Ask { output: Tokens(0), output_limit: None, sequences: 0, ..ask } }
     }
 
     fn may_fit(&self, ask: &Ask, pool: &Pool) -> Result<(), Refusal> {

@@ -22,8 +22,8 @@ mod tests;
 
 pub(crate) use band::Aside;
 use band::Band;
-use fit::Fit;
-use fit::RoomsByLane;
+pub(crate) use fit::Hold;
+use fit::{Fit, RoomsByLane};
 
 /// Names a waiter within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

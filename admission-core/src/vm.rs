@@ -372,11 +372,11 @@ impl Vm {
                     Kind::Recharge | Kind::Overdraft => ledger.begin(members, *holder, *begun),
                 }
             }
-            if let Some(Settlement { rates, flow, spend, give_back }) = budget {
-                ledger.spend(rates, *spend, now);
-                ledger.give_back(rates, *give_back);
+            if let Some(Settlement { rates, flow, charged, right }) = budget {
+                ledger.spend(rates, right.beyond(*charged), now);
+                ledger.give_back(rates, charged.beyond(*right));
                 if let Some((flow, weight)) = flow {
-                    ledger.settle_flow(*flow, *weight, give_back.tokens, spend.tokens);
+                    ledger.settle_flow(*flow, *weight, charged.tokens, right.tokens);
                 }
             }
             if let Some(evicted) = evicted {

@@ -45,7 +45,7 @@ impl Store for Memory {
 
 fn policy() -> Policy {
     let json = br#"{"tenants": {"acme": {"max_in_flight": 3, "max_tokens_in_flight": 20000000000}},
-        "pools": [{"name": "p", "max_in_flight": 9}, {"name": "q", "models": ["q"], "max_in_flight": 9}]}"#;
+        "pools": [{"name": "p", "max_in_flight": 9, "max_sequences": 10000000}, {"name": "q", "models": ["q"], "max_in_flight": 9}]}"#;
     let Ok(Plugin::Filter(policy)) = Plugin::parse(json) else { panic!("policy") };
     *policy
 }

@@ -34,6 +34,9 @@ pub struct PoolConfig {
     /// Prompt tokens of one request, at least 1: above it 413.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_prompt_tokens: Option<u64>,
+    /// Answers to one request of an API that generates, prompts × the larger of `n` and `best_of`, at least 1: above it 413.
+    #[serde(default = "default_max_sequences")]
+    pub max_sequences: u64,
     /// Output tokens expected of a request that asks for more, or sets no limit, until enough answers have been seen; at least
     /// 1; × answers asked for.
     #[serde(default = "default_expected_output")]
@@ -219,6 +222,10 @@ const fn default_file_tokens() -> u64 {
 
 const fn default_block_size() -> u32 {
     16
+}
+
+const fn default_max_sequences() -> u64 {
+    256
 }
 
 const fn default_headroom() -> f64 {

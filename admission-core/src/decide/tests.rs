@@ -125,6 +125,7 @@ fn ask(prompt: u64, output: u64) -> Ask {
         output: Tokens(output),
         output_limit: Some(Tokens(output)),
         prompt_read: true,
+        sequences: 1,
     }
 }
 
@@ -164,11 +165,25 @@ fn a_guess_is_cut_down_to_what_could_fit() {
         output: Tokens(100),
         output_limit: None,
         prompt_read: false,
+        sequences: 0,
     };
     assert_eq!(cut(guess), (Tokens(550), Tokens(100)));
     assert_eq!(picture.decide(&guess.at_most_what_fits(limits, pool)), Ok(()));
     assert_eq!(cut(Ask { output: Tokens(990), ..guess }), (Tokens(0), Tokens(650)));
     assert_eq!(cut(Ask { prompt_read: true, ..guess }), (Tokens(5_000), Tokens(100)), "what was read stays");
+}
+
+#[test]
+fn a_request_has_so_many_answers_at_most() {
+    let with = |limits: &str, sequences| picture(limits).decide(&Ask { sequences, ..ask(10, 10) });
+    let refused = |limits: &str, sequences| {
+        let limit = with(limits, sequences).unwrap_err().limit.unwrap();
+        (limit.knob.to_string(), limit.measured, limit.allowed)
+    };
+    let (plain, four) = (r#""max_in_flight": 9"#, r#""max_in_flight": 9, "max_sequences": 4"#);
+    assert_eq!((with(plain, 256), with(four, 4)), (Ok(()), Ok(())));
+    assert_eq!(refused(plain, 257), ("pools[p].max_sequences".to_owned(), 257, 256));
+    assert_eq!(refused(four, 5), ("pools[p].max_sequences".to_owned(), 5, 4));
 }
 
 #[test]
@@ -181,6 +196,7 @@ fn absurd_asks_leave_what_others_hold_alone() {
         output: Tokens(u64::MAX),
         output_limit: None,
         prompt_read: true,
+        sequences: 1,
     };
     let amount = absurd.amount(1);
     for _ in 0..1_000 {

@@ -4,7 +4,9 @@
 //! tenant's `finish` to `start + cost / weight`; the request with the smallest start goes first, and the virtual time is
 //! that of the last one. So a tenant that comes back finds its turn at once but cannot save up the turns it did not take.
 //! Costs are estimates: what an answer proves to have cost too little is added to `finish`, what it proves too much is
-//! taken off, and may bring a start behind the virtual time, but by no more than was taken off (`credit`).
+//! taken off. That may bring a start behind the virtual time, by what was taken off for requests that were served (`credit`): without
+//! it a tenant whose requests are estimated too high would lose its place with each answer. Since a claim is the caller's, credit
+//! is at most one request's charge, and what the lane moves on beyond it takes as much of it away: a tenant that does not ask for its turn loses it.
 
 use crate::hash;
 use crate::ledger::LaneKey;
@@ -36,6 +38,14 @@ struct Flow {
     credit: u64,
 }
 
+impl Flow {
+    /// Credit at a virtual time: all of it until the lane is that far beyond `finish`, none of it twice as far.
+    fn credit_at(&self, virtual_time: u64) -> u64 {
+        let behind = virtual_time.saturating_sub(self.finish);
+        self.credit.saturating_sub(behind.saturating_sub(self.credit))
+    }
+}
+
 /// The flows of one tenant, the one served last at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flows(Vec<Flow>);
@@ -44,7 +54,7 @@ impl Flows {
     /// Where the tenant's next request starts.
     pub(super) fn start(&self, key: FlowKey, virtual_time: u64) -> u64 {
         let flow = self.0.iter().find(|flow| flow.key == key);
-        flow.map_or(virtual_time, |flow| flow.finish.max(virtual_time.saturating_sub(flow.credit)))
+        flow.map_or(virtual_time, |flow| flow.finish.max(virtual_time.saturating_sub(flow.credit_at(virtual_time))))
     }
 
     pub(super) fn finish(&self, key: FlowKey) -> u64 {
@@ -68,7 +78,11 @@ impl Flows {
         if let Some(flow) = self.0.iter_mut().find(|flow| flow.key == key) {
             let (charged, right) = (share(weight, charged), share(weight, right));
             flow.finish = flow.finish.saturating_add(right).saturating_sub(charged);
-            flow.credit = flow.credit.saturating_add(charged.saturating_sub(right));
+            // Why nothing for what cost nothing: the caller's claim alone would be worth a place in line.
+            if right > 0 {
+                let earned = flow.credit.saturating_add(charged.saturating_sub(right));
+                flow.credit = flow.credit.max(earned.min(charged));
+            }
         }
     }
 
@@ -151,12 +165,49 @@ mod tests {
         let mut flows = Flows::default();
         flows.serve(KEY, 0, 1, Tokens(10));
         assert_eq!(flows.start(KEY, 1_000 * SCALE), 1_000 * SCALE, "its turns of the meantime are gone");
+    }
+
+    #[test]
+    fn what_was_charged_too_much_is_credit_while_the_tenant_asks_for_its_turns() {
+        let mut flows = Flows::default();
+        flows.serve(KEY, 0, 1, Tokens(10));
         flows.settle(KEY, 1, Tokens(10), Tokens(4));
-        assert_eq!(flows.start(KEY, 1_000 * SCALE), 994 * SCALE, "but for what it was charged too much");
-        flows.serve(KEY, 1_000 * SCALE, 1, Tokens(4));
-        assert_eq!(flows.start(KEY, 1_000 * SCALE), 998 * SCALE, "credit lasts while it is behind");
-        flows.serve(KEY, 1_000 * SCALE, 1, Tokens(60));
-        assert_eq!(flows.start(KEY, 9_000 * SCALE), 9_000 * SCALE, "and is gone once it was used");
+        let start = |flows: &Flows, at: u64| flows.start(KEY, at * SCALE) / SCALE;
+        assert_eq!([4, 8, 10].map(|at| start(&flows, at)), [4, 4, 4], "as if it had been charged four");
+        assert_eq!([12, 14, 16, 1_000].map(|at| start(&flows, at)), [8, 12, 16, 1_000], "what it does not use fades");
+        flows.serve(KEY, 10 * SCALE, 1, Tokens(3));
+        assert_eq!(start(&flows, 10), 7, "credit lasts while it is behind");
+        flows.serve(KEY, 10 * SCALE, 1, Tokens(60));
+        assert_eq!((start(&flows, 60), start(&flows, 90)), (67, 90), "and is gone once it was used");
+    }
+
+    /// Many large claims that are served with next to nothing, or with nothing at all.
+    #[test]
+    fn claims_alone_are_worth_no_turn() {
+        for (right, most) in [(0, 0), (100, 16_000)] {
+            let (mut flows, mut virtual_time) = (Flows::default(), 0);
+            for _ in 0..64 {
+                let start = flows.start(KEY, virtual_time);
+                flows.serve(KEY, virtual_time, 1, Tokens(16_000));
+                virtual_time = virtual_time.max(start);
+            }
+            for _ in 0..64 {
+                flows.settle(KEY, 1, Tokens(16_000), Tokens(right));
+            }
+            let at = |since: u64| virtual_time + since * SCALE;
+            let ahead = |since: u64| at(since) - flows.start(KEY, at(since));
+            assert_eq!(ahead(0), 0, "what its own claims have moved the lane on is no turn that it missed");
+            assert_eq!(ahead(1_000_000), 0);
+            // The same, one after the other, so that the lane does not move.
+            let mut flows = Flows::default();
+            for _ in 0..64 {
+                flows.serve(KEY, 0, 1, Tokens(16_000));
+                flows.settle(KEY, 1, Tokens(16_000), Tokens(right));
+            }
+            let ahead = |since: u64| (since * SCALE).saturating_sub(flows.start(KEY, since * SCALE));
+            assert!((1..60).map(|thousand| ahead(thousand * 1_000)).max().unwrap() <= most * SCALE, "{right}");
+            assert_eq!(ahead(60_000), 0, "it fades");
+        }
     }
 
     #[test]

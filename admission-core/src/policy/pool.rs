@@ -35,6 +35,8 @@ pub struct Pool {
     pub max_model_len: Option<Cap>,
     /// Prompt tokens of one request.
     pub max_prompt_tokens: Option<Cap>,
+    /// Answers to one request.
+    pub max_sequences: Cap,
     /// Output expected of a request that asks for more, or sets no limit.
     pub expected_output: Tokens,
     /// How tokens are estimated.

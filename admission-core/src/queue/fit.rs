@@ -9,13 +9,16 @@ use crate::decide::{Room, Rooms};
 use crate::ledger::Yielding;
 use crate::outcome::Refusal;
 use crate::policy::Lane;
-use crate::units::{Blocks, Millis, Time};
+use crate::units::{Blocks, Millis, Time, Tokens};
 
 /// Longest time for which a waiter keeps the line.
 const LONGEST_HOLD: Millis = Millis(30_000);
 
 /// Mean service times after which most of what runs now has ended.
 const SERVICE_TIMES: u64 = 4;
+
+/// Mean service time while none is known.
+const USUAL_SERVICE: Millis = Millis(LONGEST_HOLD.0 / SERVICE_TIMES);
 
 /// Conduct of a waiter while its blocks are not free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,8 +33,8 @@ pub(crate) enum Fit {
     },
     /// Keeps the line.
     Holds {
-        /// Beginning of the hold.
-        from: Time,
+        /// The hold so far.
+        hold: Hold,
         /// End of the hold.
         until: Time,
     },
@@ -39,16 +42,48 @@ pub(crate) enum Fit {
     HasHeld,
 }
 
+/// A time for which one waiter keeps the line, and what it keeps idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    /// Beginning of the hold.
+    pub(crate) from: Time,
+    /// Mean service time of the pool's requests then.
+    mean_service: Millis,
+    /// Last moment up to which idle blocks were counted.
+    counted: Time,
+    /// Tokens that fit into the free blocks, by the milliseconds that they stayed free.
+    idle: u64,
+}
+
+impl Hold {
+    /// A hold that begins now.
+    pub(crate) fn new(mean_service: Option<Millis>, now: Time) -> Self {
+        Self { from: now, mean_service: mean_service.unwrap_or(USUAL_SERVICE), counted: now, idle: 0 }
+    }
+
+    /// The end of a hold of a waiter: the waiter's own end, four mean service times or 30 s, whichever comes first.
+    fn end(&self, of_waiter: Time) -> Time {
+        let service = Millis(self.mean_service.0.saturating_mul(SERVICE_TIMES));
+        Time(self.from.0.saturating_add(service.min(LONGEST_HOLD).0)).min(of_waiter)
+    }
+
+    /// Counts a room that was free since the last count.
+    fn count(&mut self, room: Room, now: Time) {
+        let free = room.free.0.saturating_mul(u64::from(room.block_size));
+        self.idle = self.idle.saturating_add(free.saturating_mul(now.since(self.counted).0));
+        self.counted = now;
+    }
+
+    /// Tokens that others could have had meanwhile: `idle blocks × block size × time ÷ mean service time`.
+    pub(crate) fn cost(&self) -> Tokens {
+        Tokens(self.idle / self.mean_service.0.max(1)).min(Tokens::MOST_OF_A_REQUEST)
+    }
+}
+
 impl Fit {
     /// A waiter that becomes the first, and whose time is up at `end`.
     fn first(end: Time, now: Time) -> Self {
         Self::Yields { until: Time(now.0.saturating_add(end.since(now).0 / 2)) }
-    }
-
-    /// The end of a hold that begins now: the waiter's own end, four mean service times or 30 s, whichever comes first.
-    fn end_of_hold(end: Time, mean_service: Option<Millis>, now: Time) -> Time {
-        let service = mean_service.map_or(LONGEST_HOLD, |mean| Millis(mean.0.saturating_mul(SERVICE_TIMES)));
-        Time(now.0.saturating_add(service.min(LONGEST_HOLD).0)).min(end)
     }
 }
 
@@ -60,9 +95,9 @@ fn room_of(rooms: Rooms, waiter: &Waiter) -> Option<Room> {
 }
 
 impl Waiting {
-    /// The end of its hold, if that begins now.
-    pub(crate) fn end_of_hold(&self, mean_service: Option<Millis>, now: Time) -> Time {
-        Fit::end_of_hold(self.until, mean_service, now)
+    /// The end of its hold.
+    pub(crate) fn end_of(&self, hold: &Hold) -> Time {
+        hold.end(self.until)
     }
 
     /// Blocks that it needs of its room, and the room; `None` where blocks are not counted.
@@ -71,15 +106,15 @@ impl Waiting {
         Some((room.need(self.waiter.ask.amount(room.block_size).blocks, !self.waiter.ask.prompt_read), room))
     }
 
-    /// Beginning of its hold, while it keeps the line.
-    pub(crate) fn holds_since(&self) -> Option<Time> {
-        if let Fit::Holds { from, .. } = self.fit { Some(from) } else { None }
+    /// The hold of a waiter that keeps the line.
+    pub(crate) fn hold(&self) -> Option<Hold> {
+        if let Fit::Holds { hold, .. } = self.fit { Some(hold) } else { None }
     }
 
     /// True while it lets others pass. One that fits no cache does not: it goes on, and is refused.
     pub(super) fn yields(&self, rooms: &RoomsByLane) -> bool {
         let lacks = |(blocks, room): (Blocks, Room)| blocks > room.free && blocks <= room.most;
-        self.needs(rooms).is_some_and(lacks) && self.holds_since().is_none()
+        self.needs(rooms).is_some_and(lacks) && self.hold().is_none()
     }
 }
 
@@ -114,22 +149,27 @@ impl Queue {
         let looked_at = before.take(if is_counted { usize::MAX } else { 1 });
         let waiting = looked_at.filter_map(|(_, ticket)| self.waiting.get(&ticket));
         let needs = |waiting: &Waiting| match waiting.needs(&self.rooms) {
-            Some((blocks, _)) if waiting.holds_since().is_none() => blocks,
+            Some((blocks, _)) if waiting.hold().is_none() => blocks,
             _ => Blocks(0),
         };
         waiting.map(needs).min()
     }
 
-    /// Ends the hold of a waiter that has kept the line for long enough, and returns its beginning.
-    pub(crate) fn end_hold(&mut self, now: Time) -> Option<Time> {
+    /// Counts what the waiter that keeps the line has kept idle, and ends its hold when that was long enough: as it was until then.
+    pub(crate) fn look_at_hold(&mut self, now: Time) -> Option<Waiting> {
         let waiting = self.holding.and_then(|ticket| self.waiting.get_mut(&ticket))?;
-        let Fit::Holds { from, until } = waiting.fit else { return None };
-        if now < until {
+        let room = waiting.needs(&self.rooms).map(|(_, room)| room);
+        let Fit::Holds { hold, until } = &mut waiting.fit else { return None };
+        if let Some(room) = room {
+            hold.count(room, now);
+        }
+        if now < *until {
             return None;
         }
+        let ended = waiting.clone();
         waiting.fit = Fit::HasHeld;
         self.holding = None;
-        Some(from)
+        Some(ended)
     }
 
     /// Waiters whose time to keep the line has come, in order; notes which waiters are first and let others pass from now on.
@@ -169,9 +209,9 @@ impl Queue {
     }
 
     /// Makes a waiter keep the line from now on.
-    pub(crate) fn hold(&mut self, ticket: Ticket, until: Time, now: Time) {
+    pub(crate) fn hold(&mut self, ticket: Ticket, hold: Hold) {
         if let Some(waiting) = self.waiting.get_mut(&ticket) {
-            waiting.fit = Fit::Holds { from: now, until };
+            waiting.fit = Fit::Holds { hold, until: hold.end(waiting.until) };
             self.holding = Some(ticket);
         }
     }
@@ -184,7 +224,7 @@ mod tests {
     #[test]
     fn half_of_the_patience_lets_pass_and_the_rest_holds_within_bounds() {
         assert_eq!(Fit::first(Time(11_000), Time(1_000)), Fit::Yields { until: Time(6_000) });
-        let end = |end, mean: Option<u64>| Fit::end_of_hold(Time(end), mean.map(Millis), Time(6_000)).0;
+        let end = |end, mean: Option<u64>| Hold::new(mean.map(Millis), Time(6_000)).end(Time(end)).0;
         assert_eq!(end(11_000, None), 11_000, "its own end");
         assert_eq!(end(11_000, Some(500)), 8_000, "four service times");
         assert_eq!(end(240_000, Some(20_000)), 36_000, "30 s");

@@ -28,7 +28,14 @@ fn waiter(policy: &Policy, random: &mut fastrand::Rng, now: Time) -> Waiter {
     let pool = Arc::clone(policy.only_pool().unwrap());
     let tenant = TENANTS[random.usize(..TENANTS.len())];
     Waiter {
-        ask: Ask { prompt, longest_prompt: prompt, output: Tokens(0), output_limit: None, prompt_read: true },
+        ask: Ask {
+            prompt,
+            longest_prompt: prompt,
+            output: Tokens(0),
+            output_limit: None,
+            prompt_read: true,
+            sequences: 1,
+        },
         limits: Arc::clone(policy.limits(tenant)),
         classes: pool.classes_of(None, prompt),
         pool,

@@ -19,6 +19,8 @@ pub struct Stream {
     pub prompt: (u64, u64),
     /// Tokens of an answer, from and to.
     pub output: (u64, u64),
+    /// Tokens of an answer that it says it wants, where that is more than it takes.
+    pub claim: Option<u64>,
     /// The client's own word on when the answer must begin.
     pub ttft: Option<u64>,
     /// After which it leaves if nothing has begun.
@@ -54,6 +56,13 @@ pub enum Returns {
     },
 }
 
+impl Stream {
+    /// Tokens of an answer that each of its requests says it wants.
+    pub(super) fn claimed(&self) -> u64 {
+        self.claim.unwrap_or(self.output.1)
+    }
+}
+
 impl Default for Stream {
     fn default() -> Self {
         Self {
@@ -63,6 +72,7 @@ impl Default for Stream {
             load: Load::PerSecond(vec![(0, 1.0)]),
             prompt: (100, 300),
             output: (50, 150),
+            claim: None,
             ttft: None,
             patience: None,
             returns: Returns::Never,

@@ -28,6 +28,7 @@ pub fn all() -> Vec<Scenario> {
         long_documents(),
         batch_under_flood(),
         aged_backlog(),
+        claims(),
         retry_storm(),
         worker_loss(),
         scale_from_zero(),
@@ -213,6 +214,25 @@ fn aged_backlog() -> Scenario {
         policy,
         lasts: 95 * SECOND,
         ..base("aged-backlog", "a backlog of batch work climbs to the lane of chats that ask for twice what there is")
+    }
+}
+
+/// A tenant that claims long answers for a minute and takes next to nothing of them; then it and another want all there is.
+fn claims() -> Scenario {
+    let from = |at: u64, rate: f64| Load::PerSecond(vec![(0, 0.0), (at, rate)]);
+    let minute = Load::PerSecond(vec![(0, 5.0), (MINUTE, 0.0)]);
+    let claimer = || Stream { tenant: "noisy", ..Stream::default() };
+    Scenario {
+        streams: vec![
+            Stream { name: "polite", load: from(MINUTE, 40.0), ..Stream::default() },
+            Stream { name: "claims", load: minute, output: (1, 3), claim: Some(4_000), ..claimer() },
+            Stream { name: "earnest", load: from(MINUTE, 40.0), ..claimer() },
+        ],
+        lasts: 3 * MINUTE,
+        ..base(
+            "claims",
+            "a tenant claims much and takes little for a minute, then asks for as much as another, which is more than there is",
+        )
     }
 }
 

@@ -116,6 +116,16 @@ fn a_backlog_that_has_climbed_has_its_share_beside_chats() {
     is_as_in_its_table("aged-backlog", &figures);
 }
 
+/// No share falls by more than what was truly served to others: what a claim gives back is no turn that was missed.
+#[test]
+fn claims_that_were_not_served_are_worth_no_share() {
+    let figures = played("claims");
+    let of = |name| stream("claims", name, &figures);
+    let (polite, earnest, claimed) = (of("polite").tokens, of("earnest").tokens, of("claims").tokens);
+    assert!(of("claims").served > 200 && polite * 21 > (earnest - claimed) * 20, "{polite} beside {earnest}");
+    is_as_in_its_table("claims", &figures);
+}
+
 #[test]
 fn who_asks_again_and_again_gains_nothing() {
     let figures = played("retry-storm");

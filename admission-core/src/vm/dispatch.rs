@@ -219,7 +219,7 @@ impl Vm {
         let report = queue.report();
         match self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, Some(&report)), now) {
             Ok(admission) => {
-                end_hold(store, key, waiting.holds_since(), now);
+                end_hold(store, key, &waiting, now);
                 queue.published = report;
                 (queue.empty_since, queue.filled) =
                     (None, if queue.empty_since.is_some() { now } else { queue.filled });
@@ -345,7 +345,7 @@ impl Vm {
                 if let Some(until) = queue.get(ticket).and_then(|waiting| stays_until(queue, &waiting.waiter, now)) {
                     queue.extend(ticket, until);
                 } else if let Some(waiting) = queue.take(ticket) {
-                    end_hold(store, &key, waiting.holds_since(), now);
+                    end_hold(store, &key, &waiting, now);
                     tenants.insert(Rc::clone(&waiting.waiter.tenant_key));
                     ended.push((ticket, waiting.waiter, queue.empty_since.is_some()));
                 }

@@ -7,7 +7,7 @@ use super::Vm;
 use crate::decide::{Held, Known, decide, rooms};
 use crate::ledger::Ledger;
 use crate::outcome::Reason;
-use crate::queue::{Queue, Waiter, Waiting};
+use crate::queue::{Hold, Queue, Waiter, Waiting};
 use crate::store::{self, Store};
 use crate::units::Time;
 
@@ -22,7 +22,9 @@ impl Vm {
         }
         let picture = self.picture(store, pool);
         let (pool, lanes) = (pool.clone(), lanes.clone());
-        end_hold(store, key, queue.end_hold(now), now);
+        if let Some(ended) = queue.look_at_hold(now) {
+            end_hold(store, key, &ended, now);
+        }
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
         queue.rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.members), now);
         let due = queue.due_to_hold(now);
@@ -35,10 +37,11 @@ impl Vm {
         };
         // Why at least one: blocks that others hold come free too.
         let mean_service = seen.time_to_free(seen.held(&self.members).requests.max(1), &self.members);
-        let until = waiting.end_of_hold(mean_service, now);
+        let hold = Hold::new(mean_service, now);
+        let until = waiting.end_of(&hold);
         let begin = |ledger: &mut Ledger| ledger.hold_line(now, until).then_some(()).ok_or(());
         if matches!(store::update(store, key, begin), Ok(Ok(()))) {
-            queue.hold(ticket, until, now);
+            queue.hold(ticket, hold);
         }
     }
 
@@ -61,12 +64,20 @@ impl Vm {
     }
 }
 
-/// Says in the pool's record that the hold which began then has ended. What others are faster at ends as it was planned.
-pub(super) fn end_hold(store: &impl Store, key: &str, from: Option<Time>, now: Time) {
-    let Some(from) = from else { return };
+/// Says in the pool's record that the hold of a waiter, if it has one, has ended, and charges its flow for what that kept idle. What
+/// others are faster at ends as it was planned.
+pub(super) fn end_hold(store: &impl Store, key: &str, waiting: &Waiting, now: Time) {
+    let Some(hold) = waiting.hold() else { return };
+    let flow = waiting.flow_key();
     let ended = store::update(store, key, |ledger: &mut Ledger| {
-        ledger.end_hold(from, now);
-        Ok::<(), Infallible>(())
+        ledger.end_hold(hold.from, now);
+        Ok::<_, Infallible>(ledger.virtual_time(waiting.band_lane().key))
     });
-    drop(ended);
+    let Ok(Ok(virtual_time)) = ended else { return };
+    let (cost, weight) = (hold.cost(), waiting.waiter.limits.weight);
+    let charged = store::update(store, &waiting.waiter.tenant_key, |tenant: &mut Ledger| {
+        tenant.serve_flow(flow, virtual_time, weight, cost);
+        Ok::<_, Infallible>(())
+    });
+    drop(charged);
 }

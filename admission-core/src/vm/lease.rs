@@ -151,16 +151,18 @@ pub(super) enum Frees {
 #[derive(Clone, Debug)]
 pub(super) struct Settlement {
     pub(super) rates: Arc<Rates>,
-    /// Of the tenant, and its weight; a pool has none.
+    /// Flow of the tenant, and its weight; a pool has none.
     pub(super) flow: Option<(FlowKey, u32)>,
-    pub(super) spend: Cost,
-    pub(super) give_back: Cost,
+    /// Cost that was charged when the request started.
+    pub(super) charged: Cost,
+    /// Cost that should have been.
+    pub(super) right: Cost,
 }
 
 impl Settlement {
     /// From what was spent to what should have been.
-    pub(super) fn between(rates: &Arc<Rates>, flow: Option<(FlowKey, u32)>, spent: Cost, right: Cost) -> Self {
-        Self { rates: Arc::clone(rates), flow, spend: right.beyond(spent), give_back: spent.beyond(right) }
+    pub(super) fn between(rates: &Arc<Rates>, flow: Option<(FlowKey, u32)>, charged: Cost, right: Cost) -> Self {
+        Self { rates: Arc::clone(rates), flow, charged, right }
     }
 }
 

@@ -17,7 +17,7 @@ mod tallies;
 /// What was read of a request.
 fn ask(prompt: u64, output: u64) -> Ask {
     let (prompt, output) = (Tokens(prompt), Tokens(output));
-    Ask { prompt, longest_prompt: Tokens(0), output, output_limit: None, prompt_read: true }
+    Ask { prompt, longest_prompt: Tokens(0), output, output_limit: None, prompt_read: true, sequences: 1 }
 }
 
 /// Some VMs of one proxy over one memory, in virtual time.

@@ -305,7 +305,7 @@ impl Vm {
         let Some(key) = self.queue_of(ticket) else { return };
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let Some(waiting) = queue.take(ticket) else { return };
-        end_hold(store, &key, waiting.holds_since(), now);
+        end_hold(store, &key, &waiting, now);
         self.publish_blocked(store, &waiting.waiter.tenant_key);
         let was_first = self.queues.get(&key).is_some_and(|queue| queue.published.heads != queue.report().heads);
         self.publish(store, &key);

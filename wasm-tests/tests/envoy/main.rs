@@ -5,6 +5,7 @@
 
 mod admission;
 mod aging;
+mod attacks;
 mod between_scrapes;
 mod budgets;
 mod certificate;

@@ -62,6 +62,7 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
         ("max_in_flight_per_worker", pool.max_in_flight_per_worker.map(u64::from)),
         ("max_model_len", pool.max_model_len),
         ("max_prompt_tokens", pool.max_prompt_tokens),
+        ("max_sequences", Some(pool.max_sequences)),
         ("expected_output_tokens", Some(pool.expected_output_tokens)),
         ("kv.block_size", pool.kv.as_ref().map(|kv| u64::from(kv.block_size))),
     ];
@@ -199,6 +200,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         }),
         max_model_len: cap(config.max_model_len, "max_model_len"),
         max_prompt_tokens: cap(config.max_prompt_tokens, "max_prompt_tokens"),
+        max_sequences: Cap { limit: config.max_sequences, knob: knob("max_sequences") },
         expected_output: Tokens(config.expected_output_tokens),
         estimate: config.estimate.clone(),
         block_size: kv.map_or(16, |kv| kv.block_size),

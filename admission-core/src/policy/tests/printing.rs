@@ -164,6 +164,7 @@ fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
         requests_per_second: some(rng, rate),
         max_model_len: some(rng, |rng| rng.u64(1..)),
         max_prompt_tokens: some(rng, |rng| rng.u64(1..)),
+        max_sequences: rng.u64(1..),
         expected_output_tokens: rng.u64(1..),
         estimate: EstimateConfig {
             family: some(rng, |rng| Family::ALL[rng.usize(..Family::ALL.len())]),

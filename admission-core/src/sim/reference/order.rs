@@ -205,7 +205,10 @@ impl Reference {
     }
 
     fn held_up_by_its_lane(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
-        let place = self.lowest_lane(facts, now);
+        self.held_up_in(self.lowest_lane(facts, now), sight, now)
+    }
+
+    fn held_up_in(&self, place: usize, sight: &Sight, now: Time) -> bool {
         let lane = self.rules().lane(place);
         let of = |view| self.saturation(view, self.listed(view, &sight.workers), &|_| false);
         let saturation = self.fresh(sight, now).and_then(of);
@@ -273,7 +276,11 @@ impl Reference {
 
     /// Some waiter is in line for sure, and it and all of whom that may be said that come before it or stand beside it fit.
     fn heads_could_start(&self, sight: &Sight, now: Time) -> bool {
-        let in_line = |facts: &Facts| !self.held_up_by_its_lane(facts, sight, now);
+        // Why of either lane: one that has climbed above the default lane may count as of that, or not.
+        let climbed = |facts: &Facts| self.rules().counts_as(facts.lane, now.since(facts.arrived).0);
+        let in_line = |facts: &Facts| {
+            !self.held_up_by_its_lane(facts, sight, now) || !self.held_up_in(climbed(facts), sight, now)
+        };
         let perhaps = self
             .waiting
             .values()
@@ -281,6 +288,7 @@ impl Reference {
         let perhaps: Vec<_> = perhaps.map(|facts| (self.rank(facts, sight, now), facts)).collect();
         let surely = perhaps.iter().filter(|(_, facts)| {
             self.is_back_in_line(facts.tenant, now)
+                && !self.held_up_by_its_lane(facts, sight, now)
                 && !self.is_held_up(facts.tenant, self.most_tokens(facts.tenant), sight)
         });
         let Some(first) = surely.map(|(rank, _)| *rank).min() else { return false };

@@ -157,6 +157,7 @@ fn stream(lanes: usize, rng: &mut fastrand::Rng) -> Stream {
         load,
         prompt: (10, rng.u64(50..longest)),
         output: (1, rng.u64(5..80)),
+        claim: (rng.u8(..4) == 0).then(|| rng.u64(80..2_000)),
         ttft: rng.bool().then(|| rng.u64(100..6_000)),
         patience: rng.bool().then(|| rng.u64(50..5_000)),
         returns,

@@ -118,12 +118,14 @@ impl World<'_> {
     fn waiter(&self, id: RequestId) -> Option<Waiter> {
         let asking = self.asking.get(&id)?;
         let stream = &self.scenario.streams[asking.stream];
+        let claim = Tokens(stream.claimed());
         let ask = Ask {
             prompt: Tokens(asking.prompt),
             longest_prompt: Tokens(asking.prompt),
-            output: Tokens(stream.output.1),
-            output_limit: Some(Tokens(stream.output.1)),
+            output: claim,
+            output_limit: Some(claim),
             prompt_read: true,
+            sequences: 1,
         };
         proxy::waiter(&self.policies[asking.policy], stream, ask, asking.taken)
     }
@@ -404,7 +406,7 @@ impl World<'_> {
     fn facts(&self, id: RequestId) -> Option<Facts> {
         let asking = self.asking.get(&id)?;
         let stream = &self.scenario.streams[asking.stream];
-        let tokens = Tokens(asking.prompt + stream.output.1);
+        let tokens = Tokens(asking.prompt + stream.claimed());
         let block_size = self.any_policy().pools().next().map_or(16, |pool| pool.block_size);
         Some(Facts {
             vm: asking.vm,

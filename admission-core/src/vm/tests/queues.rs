@@ -37,7 +37,14 @@ impl Proxy {
         let prompt = Tokens(tokens);
         let pool = Arc::clone(self.policy.pools().next().unwrap());
         Waiter {
-            ask: Ask { prompt, longest_prompt: prompt, output: Tokens(0), output_limit: None, prompt_read: true },
+            ask: Ask {
+                prompt,
+                longest_prompt: prompt,
+                output: Tokens(0),
+                output_limit: None,
+                prompt_read: true,
+                sequences: 1,
+            },
             limits: Arc::clone(self.policy.limits(tenant)),
             classes: pool.classes_of(None, prompt),
             pool,
@@ -171,12 +178,13 @@ fn nobody_passes_one_of_its_own_kind_whose_tenant_has_got_back_tokens() {
     let mut proxy = proxy(5);
     let (mut a, mut b) = (proxy.vm(), proxy.vm());
     let settled = proxy.start(&mut a, "acme", "low");
+    let mut others = vec![proxy.start(&mut a, "light", "low")];
     proxy.start(&mut a, "acme", "low");
-    let others: Vec<_> = (0..3).map(|_| proxy.start(&mut a, "light", "low")).collect();
+    others.extend([(); 2].map(|()| proxy.start(&mut a, "light", "low")));
     let behind = proxy.wait(&mut b, "acme", "low");
     let named = proxy.wait(&mut b, "light", "low");
     proxy.later(1);
-    a.release(&*proxy.store, settled, Usage::Served(Served::whole(Tokens(0), Tokens(0))), proxy.now);
+    a.release(&*proxy.store, settled, Usage::Served(Served::whole(Tokens(1), Tokens(0))), proxy.now);
     proxy.later(1);
     let newcomer = proxy.wait(&mut b, "acme", "low");
     let order = |started: Vec<(usize, Started)>| started.iter().map(|(_, one)| one.ticket).collect::<Vec<_>>();

@@ -57,7 +57,7 @@ fn summary_alone(proxy: &Proxy, generation: u64) {
 
 fn ask(prompt: u64) -> Ask {
     let prompt = Tokens(prompt);
-    Ask { prompt, longest_prompt: prompt, output: Tokens(0), output_limit: None, prompt_read: true }
+    Ask { prompt, longest_prompt: prompt, output: Tokens(0), output_limit: None, prompt_read: true, sequences: 1 }
 }
 
 impl Proxy {

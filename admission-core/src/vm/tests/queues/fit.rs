@@ -1,6 +1,7 @@
 //! Requests that need more KV blocks than are free.
 
 use super::*;
+use crate::ledger::FlowKey;
 
 /// Blocks of a pool's one worker.
 const BLOCKS: u64 = 100;
@@ -25,6 +26,13 @@ fn see(proxy: &Proxy, generation: u64, used: u64) {
     let rank = json!({"kv_used_blocks": used, "kv_total_blocks": BLOCKS});
     let worker = json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]});
     take_view(proxy, generation, &json!({"workers": [worker]}));
+}
+
+/// Tokens that a tenant has been charged in fair order for a lane.
+fn charged(proxy: &Proxy, tenant: &str, lane: &str) -> u64 {
+    let (ledger, _) = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key(tenant)).unwrap();
+    let pool = proxy.policy.pools().next().unwrap();
+    ledger.start_tag(FlowKey::of(&pool.key, LaneKey::of(lane)), 0) / 1_024
 }
 
 /// One request, from its arrival to its end.
@@ -81,6 +89,9 @@ fn a_head_that_does_not_fit_lets_pass_then_holds_then_lets_pass() {
     assert!(waited.iter().all(|at| (4_900..10_100).contains(at)), "at all other times they start at once: {waited:?}");
     assert!(waited.len() >= 9, "{waited:?}");
     assert!(at_once.iter().any(|at| *at > 10_100), "they go on when it has gone");
+    // Five seconds of 42 to 50 idle blocks, at a service time of two seconds, which is measured as 2 to 2.5.
+    let cost = charged(&proxy, "large", "low");
+    assert!((5 * 42 * BLOCK * 2 / 5..=5 * 50 * BLOCK / 2).contains(&cost), "{cost} tokens for what it kept idle");
 }
 
 #[test]
@@ -169,6 +180,23 @@ fn a_large_one_gets_what_the_hold_has_kept_for_it() {
     }
     assert_eq!(started, [large]);
     assert!(leases.len() >= 4, "it did not wait until all had ended: {}", leases.len());
+    assert!(charged(&proxy, "large", "low") > 60 * BLOCK + 100, "what it kept idle, beside its own cost");
+}
+
+#[test]
+fn who_leaves_in_its_hold_is_charged_for_it_once() {
+    let mut proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    see(&proxy, 1, 50);
+    let Ok(Joined::Waiting(large)) = proxy.come(&mut vm, proxy.waiter("large", "low", 100 * BLOCK)) else { panic!() };
+    for _ in 0..700 {
+        assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+        proxy.later(10);
+    }
+    assert_eq!(charged(&proxy, "large", "low"), 0, "its hold lasts");
+    vm.leave(&*proxy.store, large, proxy.now);
+    // Two seconds of 50 idle blocks; no request has ended, and a usual one is taken to last 7.5 s.
+    assert_eq!(charged(&proxy, "large", "low"), 1_990 * 50 * BLOCK / 7_500);
 }
 
 #[test]
