@@ -243,7 +243,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a refusal after which another pool took the request.
+    /// Counts a refusal after which the request went to another pool, which took it, let it wait or refused it.
     pub fn count_fallback(&self, labels: &Labels, reason: Reason) {
         self.count_labelled(labels, reason.label(), FALLBACKS);
     }

@@ -157,8 +157,8 @@ impl Stream {
         };
     }
 
-    /// Admits to a pool, or to the one that takes what it refuses, or lets it wait. Another pool can only be told as long as
-    /// the headers can.
+    /// Admits to a pool, or to the one that takes what it refuses, or lets it wait for the one that time may open. Another pool can only be
+    /// told as long as the headers can.
     fn admit(&mut self, taking: &mut Taking, ask: Ask, pool: Arc<Pool>) -> Result<Entry, Refusal> {
         let first = match self.try_pool(taking, ask, &pool) {
             Ok(admission) => {
@@ -168,23 +168,38 @@ impl Stream {
             Err(refused) => refused,
         };
         let in_shadow = taking.intake.terms().in_shadow();
-        let (mut refusing, mut reason) = (Arc::clone(&pool), first.reason);
+        let (first_reason, mut refusing, mut reason) = (first.reason, Arc::clone(&pool), first.reason);
+        let mut best = (ask, Arc::clone(&pool), first);
         while taking.headers_open
             && let Some((ask, other)) = taking.intake.instead_of(&refusing, reason, &self.policy)
         {
             match self.try_pool(taking, ask, &other) {
                 Ok(admission) => {
-                    let refusing = labels(&taking.intake, Some(&pool), taking.intake.lane(&self.policy));
-                    self.instance.metrics.count_fallback(&refusing, first.reason);
+                    self.count_fallback(taking, &pool, first_reason);
                     // Trying a policy moves no traffic, so in shadow the worker is told the pool it came for.
                     let told = if in_shadow { pool } else { Arc::clone(&other) };
                     self.admitted(taking, ask, (other, told), admission)?;
                     return Ok(Entry::Admitted);
                 }
-                Err(refused) => (refusing, reason) = (other, refused.reason),
+                Err(refused) => {
+                    (refusing, reason) = (Arc::clone(&other), refused.reason);
+                    if best.1.is_worse(&best.2, &other, &refused) {
+                        best = (ask, other, refused);
+                    }
+                }
             }
         }
-        self.wait(taking, ask, pool, first)
+        let (ask, for_pool, refused) = best;
+        if !Arc::ptr_eq(&for_pool, &pool) && !in_shadow {
+            self.count_fallback(taking, &pool, first_reason);
+            taking.intake.goes_to(Arc::clone(&for_pool));
+        }
+        self.wait(taking, ask, for_pool, refused)
+    }
+
+    fn count_fallback(&self, taking: &Taking, refusing: &Arc<Pool>, reason: Reason) {
+        let refusing = labels(&taking.intake, Some(refusing), taking.intake.lane(&self.policy));
+        self.instance.metrics.count_fallback(&refusing, reason);
     }
 
     fn try_pool(&self, taking: &Taking, ask: Ask, pool: &Arc<Pool>) -> Result<Admission, Refusal> {

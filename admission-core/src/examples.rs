@@ -172,14 +172,7 @@ impl Runner {
         let model = step.model.as_deref();
         let lane = terms.lane(&self.policy, model);
         assert_eq!(step.in_lane.as_ref().unwrap_or(&lane.name), &lane.name, "lane");
-        let mut pool = Arc::clone(self.pool(&route, model));
-        let mut decided = self.decide(step, &terms, &pool);
-        while let Err(refusal) = &decided
-            && let Some(other) = pool.fallback_for(refusal.reason).and_then(|name| self.policy.pool(name))
-        {
-            pool = Arc::clone(other);
-            decided = self.decide(step, &terms, &pool);
-        }
+        let (pool, decided) = self.decide(step, &terms, Arc::clone(self.pool(&route, model)));
         assert_eq!(step.in_pool.as_ref().unwrap_or(&pool.name), &pool.name, "pool");
         let gets = match decided {
             Ok(Joined::Started(admission)) => self.admitted(step, admission),
@@ -207,12 +200,35 @@ impl Runner {
         route.pool.as_ref().or_else(by_model).expect("no pool serves the model")
     }
 
-    /// Lets a request in, or lets it wait where its lane has a queue.
-    fn decide(&mut self, step: &Step, terms: &Terms, pool: &Arc<Pool>) -> Result<Joined, Refusal> {
+    /// Lets a request in, to a pool or the one that takes what that refuses, or lets it wait where its lane has a queue; and the pool.
+    fn decide(&mut self, step: &Step, terms: &Terms, first: Arc<Pool>) -> (Arc<Pool>, Result<Joined, Refusal>) {
+        let (mut asked, mut best) = (first, None::<(Arc<Pool>, Refusal)>);
+        loop {
+            let refused = match self.vm.admit(&self.store, &self.waiter(step, terms, &asked).request(), self.now) {
+                Ok(admission) => return (asked, Ok(Joined::Started(admission))),
+                Err(refused) => refused,
+            };
+            let next = asked.fallback_for(refused.reason).and_then(|name| self.policy.pool(name)).cloned();
+            if best.as_ref().is_none_or(|(pool, first)| pool.is_worse(first, &asked, &refused)) {
+                best = Some((asked, refused));
+            }
+            match next {
+                Some(next) => asked = next,
+                None => break,
+            }
+        }
+        let (pool, refused) = best.expect("the first pool");
+        let waiter = self.waiter(step, terms, &pool);
+        let decided =
+            if step.no_queue { Err(refused) } else { self.vm.enqueue(&self.store, waiter, refused, self.now) };
+        (pool, decided)
+    }
+
+    fn waiter(&self, step: &Step, terms: &Terms, pool: &Arc<Pool>) -> Waiter {
         let prompt = Tokens(step.prompt);
         let output_limit = (step.output > 0).then_some(Tokens(step.output));
         let output = output_limit.unwrap_or(pool.expected_output).min(pool.expected_output);
-        let waiter = Waiter {
+        Waiter {
             ask: Ask { prompt, longest_prompt: prompt, output, output_limit, prompt_read: true, sequences: 1 },
             limits: Arc::clone(&terms.limits),
             pool: Arc::clone(pool),
@@ -224,11 +240,6 @@ impl Runner {
             bytes: 0,
             deadline: step.deadline.as_deref().map(millis),
             arrived: self.now,
-        };
-        match self.vm.admit(&self.store, &waiter.request(), self.now) {
-            Ok(admission) => Ok(Joined::Started(admission)),
-            Err(refusal) if step.no_queue => Err(refusal),
-            Err(refusal) => self.vm.enqueue(&self.store, waiter, refusal, self.now),
         }
     }
 

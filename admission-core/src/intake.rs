@@ -236,9 +236,14 @@ impl Intake {
 
     /// The request was admitted, to the pool of [`Next::Decide`] or one instead of it.
     pub fn admitted(&mut self, pool: Arc<Pool>) {
+        self.goes_to(pool);
+        self.admitted = true;
+    }
+
+    /// The request waits for a pool, or is refused by it: that of [`Next::Decide`] or one instead of it.
+    pub fn goes_to(&mut self, pool: Arc<Pool>) {
         self.any_model |= self.pool.as_ref().is_some_and(|before| before.name != pool.name);
         self.pool = Some(pool);
-        self.admitted = true;
     }
 
     /// All of the body has come.

@@ -140,13 +140,11 @@ impl Plugin {
 }
 
 impl Policy {
-    /// The pool every request goes to, where there is only one.
+    /// The pool that every request goes to first, where only one takes models.
     #[must_use]
     pub fn only_pool(&self) -> Option<&Arc<Pool>> {
-        match self.pools.as_slice() {
-            [pool] => Some(pool),
-            _ => None,
-        }
+        let mut pools = self.pools.iter().filter(|pool| !pool.fallback_only);
+        pools.next().filter(|_| pools.next().is_none())
     }
 
     /// The pool that serves a model: by its exact name before the longest matching beginning.

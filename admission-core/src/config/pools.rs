@@ -50,8 +50,11 @@ pub struct PoolConfig {
     /// Further limits for some models or context lengths; a request is held to every class it belongs to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassConfig>,
-    /// Name of the pool that takes what this one refuses for one of `fallback_on`. Needs `header_pause`, or a route that names
-    /// this pool.
+    /// The pool takes no model: requests reach it as the `fallback_pool` of another, or by a route.
+    #[serde(default)]
+    pub fallback_only: bool,
+    /// Name of the pool that is asked when this one refuses for one of `fallback_on`. Needs `header_pause`, or that this pool is known from
+    /// headers: by a route that names it, or as the only one that takes models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback_pool: Option<String>,
     /// Reasons for which the fallback pool is asked; `[oversize]` if not given.

@@ -7,7 +7,7 @@ use crate::budget::Rates;
 use crate::config::{EstimateConfig, StalePolicy};
 use crate::estimate::Family;
 use crate::ledger::TallyKey;
-use crate::outcome::Reason;
+use crate::outcome::{Reason, Refusal, Retry};
 use crate::request::Media;
 use crate::units::{Millis, Tokens};
 
@@ -25,6 +25,8 @@ pub struct Pool {
     /// Key of the record of the KV blocks that each of its workers can take.
     pub worker_blocks_key: Arc<str>,
     pub(super) models: Vec<ModelPattern>,
+    /// True where no model leads to the pool.
+    pub fallback_only: bool,
     /// Requests in flight.
     pub max_in_flight: Option<Cap>,
     /// Requests in flight for each live worker.
@@ -124,7 +126,7 @@ impl Pool {
     /// How well the pool's patterns fit: `None` not at all, more is better.
     pub(super) fn match_strength(&self, model: &str) -> Option<usize> {
         if self.models.is_empty() {
-            return Some(0);
+            return (!self.fallback_only).then_some(0);
         }
         strength(&self.models, model)
     }
@@ -193,11 +195,21 @@ impl Pool {
         reason.may_be_waited_for() || (reason == Reason::NoWorkers && self.hold_when_empty.is_some())
     }
 
+    /// True for a request that this pool has refused as it says when another's refusal serves it better: there it may wait, or come back.
+    #[must_use]
+    pub fn is_worse(&self, refused: &Refusal, other: &Self, by_other: &Refusal) -> bool {
+        let passes =
+            |pool: &Self, refused: &Refusal| (pool.may_be_waited_for(refused.reason), refused.retry != Retry::Never);
+        passes(self, refused) < passes(other, by_other)
+    }
+
     /// The pool to ask after a refusal.
     #[must_use]
     pub fn fallback_for(&self, reason: Reason) -> Option<&str> {
         let fallback = self.fallback.as_ref()?;
-        fallback.on.contains(&reason).then_some(&fallback.pool)
+        // Why both: for lower lanes a pool is full where the rest is kept.
+        let as_full = reason == Reason::Reserved && fallback.on.contains(&Reason::PoolRequests);
+        (as_full || fallback.on.contains(&reason)).then_some(&fallback.pool)
     }
 }
 

@@ -143,6 +143,30 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
 }
 
 #[test]
+fn a_pool_that_only_others_lead_to_takes_no_model() {
+    let json = |pools: &str| format!(r#"{{"pools": [{pools}]}}"#);
+    let busy = r#""fallback_pool": "cold", "fallback_on": ["all_busy"]"#;
+    let main = format!(r#"{{"name": "main", "max_in_flight": 1, {busy}}}"#);
+    let cold = r#"{"name": "cold", "max_in_flight": 1, "fallback_only": true}"#;
+    let policy = policy(&json(&format!("{main}, {cold}")));
+    assert_eq!(
+        policy.only_pool().map(|pool| pool.name.as_str()),
+        Some("main"),
+        "known from headers, without a pause there"
+    );
+    assert_eq!(policy.pool_for("any").map(|pool| pool.name.as_str()), Some("main"));
+    let found = problems(&json(cold));
+    assert!(found[0].starts_with("pools: at least one must not be `fallback_only`"), "{found:#?}");
+    assert!(
+        found[1].starts_with("pools[0].fallback_only: no `fallback_pool` and no route names this pool"),
+        "{found:#?}"
+    );
+    let with_models = cold.replace("true", r#"true, "models": ["x"]"#);
+    let found = problems(&json(&format!("{main}, {with_models}")));
+    assert_eq!(found, ["pools[1].models: has no meaning with `fallback_only`: no model leads to this pool"]);
+}
+
+#[test]
 fn every_problem_of_lanes_routes_and_classes_is_reported_with_its_path() {
     let found = problems(
         r#"{"tag_body": true, "force_usage": true,

@@ -217,7 +217,7 @@ fn aged_backlog() -> Scenario {
     }
 }
 
-/// A tenant that claims long answers for a minute and takes next to nothing of them; then it and another want all there is.
+/// A tenant that claims long answers for a minute and takes almost none; then it and another want all there is.
 fn claims() -> Scenario {
     let from = |at: u64, rate: f64| Load::PerSecond(vec![(0, 0.0), (at, rate)]);
     let minute = Load::PerSecond(vec![(0, 5.0), (MINUTE, 0.0)]);

@@ -230,6 +230,46 @@ async fn what_finds_all_busy_goes_to_another_pool() {
     }
 }
 
+/// Too large for one pool and in time for the other: that is full, which passes.
+#[tokio::test]
+async fn what_finds_the_other_pool_full_waits_for_it_or_is_told_to_come_back() {
+    let mut setup = with_cold_pool(Wait::AtHeaders, json!({"max_prompt_tokens": 100, "fallback_pool": "cold"}));
+    let cold = json!({"name": "cold", "fallback_only": true, "max_in_flight": 1, "max_prompt_tokens": 1_000});
+    setup.policy["pools"][1] = cold;
+    setup = setup.with("/lanes", json!([{"name": "standard", "queue": {"max_wait": "60s"}}]));
+    let rig = Rig::start(setup).await;
+    let request = |more: &[(&str, &[u8])]| {
+        let headers = [&[("x-tenant-id", b"acme".as_slice())], more].concat();
+        request_bytes(CHAT, &headers, long().to_string().as_bytes(), true)
+    };
+    rig.cold.set_faults([Fault::Hang]);
+    let holder = RawCaller::send(rig.address, &request(&[])).await;
+    let inside = async |pool: &str, what: &str| rig.state().await["pools"][pool][what].clone();
+    eventually("the cold pool holds it", async || {
+        let held = inside("cold", "held").await;
+        (held["requests"] == 1).then_some(()).ok_or_else(|| held.to_string())
+    })
+    .await;
+    let mut refused = RawCaller::send(rig.address, &request(&[("x-sluice-no-queue", b"true")])).await;
+    let (head, body) = refused.last_answer().await;
+    assert!(head.starts_with("HTTP/1.1 429") && head.contains("x-sluice-reason: pool_requests"), "{head}");
+    assert!(head.contains("retry-after: "), "{head}");
+    assert!(String::from_utf8_lossy(&body).contains("pools[cold].max_in_flight"), "{body:?}");
+    rig.counts("sluice_requests_total", &[("pool", "cold"), ("outcome", "pool_requests")], 1).await;
+    rig.counts("sluice_fallbacks_total", &[("pool", "main"), ("outcome", "oversize")], 2).await;
+    let mut waits = RawCaller::send(rig.address, &request(&[])).await;
+    eventually("the next one waits for the cold pool", async || {
+        let waiting = inside("cold", "waiting").await;
+        (waiting["standard"]["requests"] == 1).then_some(()).ok_or_else(|| waiting.to_string())
+    })
+    .await;
+    rig.cold.set_faults([]);
+    drop(holder);
+    assert_eq!(waits.status().await, Some(200));
+    assert_eq!((rig.worker.stats().requests, rig.cold.stats().last_headers["x-sluice-pool"].as_str()), (0, "cold"));
+    rig.nothing_is_held().await;
+}
+
 /// Counted where it would go, sent where it would have gone without a policy.
 #[tokio::test]
 async fn in_shadow_no_request_is_moved_to_another_pool() {

@@ -15,13 +15,15 @@ use crate::units::{Millis, Tokens};
 const SECOND: Millis = Millis(1_000);
 
 /// Refusals that another pool may not share.
-const POOL_REASONS: [Reason; 9] = [
+const POOL_REASONS: [Reason; 11] = [
     Reason::Oversize,
     Reason::NoWorkers,
     Reason::StaleView,
     Reason::PoolRequestRate,
     Reason::AllBusy,
     Reason::Saturated,
+    Reason::DispatchBudget,
+    Reason::Reserved,
     Reason::PoolRequests,
     Reason::ClassRequests,
     Reason::KvBlocks,
@@ -45,7 +47,7 @@ pub(super) fn pools(config: &Config, keys: &Keys, check: &mut Checker<'_>) -> Ve
             }
         }
     }
-    if config.pools.iter().filter(|pool| pool.models.is_empty()).count() > 1 {
+    if config.pools.iter().filter(|pool| pool.models.is_empty() && !pool.fallback_only).count() > 1 {
         check.problem("pools", "only one pool may be without `models`, since it takes every model that no other names");
     }
     check_fallbacks(config, check);
@@ -128,8 +130,14 @@ fn check_classes(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
 /// A fallback leads to another pool and never back.
 fn check_fallbacks(config: &Config, check: &mut Checker<'_>) {
     let next = |name: &str| config.pools.iter().find(|pool| pool.name == name)?.fallback_pool.as_deref();
+    let takes_models = config.pools.iter().filter(|pool| !pool.fallback_only).count();
+    if takes_models == 0 && !config.pools.is_empty() {
+        check.problem("pools", "at least one must not be `fallback_only`: no request would find a pool");
+    }
     for (index, pool) in config.pools.iter().enumerate() {
         let path = format!("pools[{index}]");
+        let by_route = config.routes.iter().any(|route| route.pool.as_deref() == Some(pool.name.as_str()));
+        check_fallback_only(&path, pool, by_route, config, check);
         let Some(fallback) = &pool.fallback_pool else {
             if !pool.fallback_on.is_empty() {
                 check.problem(format!("{path}.fallback_on"), "has no meaning without `fallback_pool`");
@@ -148,16 +156,32 @@ fn check_fallbacks(config: &Config, check: &mut Checker<'_>) {
             let message = format!("{} is no refusal by a pool; allowed are {}", reason.label(), allowed.join(", "));
             check.problem(format!("{path}.fallback_on"), message);
         }
-        let by_route = config.routes.iter().any(|route| route.pool.as_deref() == Some(pool.name.as_str()));
-        if !config.header_pause && !by_route {
-            let message = "needs `header_pause: true`, or a route that names this pool: otherwise a request's headers have gone \
-                           on before its pool is known";
+        let is_only_one = takes_models == 1 && !pool.fallback_only;
+        if !config.header_pause && !by_route && !is_only_one {
+            let message = "needs `header_pause: true`, or a route that names this pool, or no other pool that takes models: otherwise a \
+                           request's headers have gone on before its pool is known";
             check.problem(format!("{path}.fallback_pool"), message);
         } else if !config.header_pause && fallback_on(pool).contains(&Reason::Oversize) {
             let message = "for `oversize` needs `header_pause: true`: without it a prompt is known only when its headers have \
                            gone on. Set `fallback_on` to what is known from headers, such as [all_busy, no_workers]";
             check.problem(format!("{path}.fallback_pool"), message);
         }
+    }
+}
+
+fn check_fallback_only(path: &str, pool: &PoolConfig, by_route: bool, config: &Config, check: &mut Checker<'_>) {
+    if !pool.fallback_only {
+        return;
+    }
+    if !pool.models.is_empty() {
+        check.problem(format!("{path}.models"), "has no meaning with `fallback_only`: no model leads to this pool");
+    }
+    let by_pool = config.pools.iter().any(|other| other.fallback_pool.as_ref() == Some(&pool.name));
+    if !by_pool && !by_route && check.shape == 0 {
+        check.problem(
+            format!("{path}.fallback_only"),
+            "no `fallback_pool` and no route names this pool, so no request reaches it",
+        );
     }
 }
 
@@ -192,6 +216,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         workers_key: keys.workers_of(&config.name).into(),
         worker_blocks_key: keys.worker_blocks_of(&config.name).into(),
         models: patterns(&config.models),
+        fallback_only: config.fallback_only,
         max_in_flight: cap(config.max_in_flight.map(u64::from), "max_in_flight"),
         max_in_flight_per_worker: cap(config.max_in_flight_per_worker.map(u64::from), "max_in_flight_per_worker"),
         rates: Arc::new(Rates {

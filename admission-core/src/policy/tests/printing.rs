@@ -165,6 +165,7 @@ fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
         max_model_len: some(rng, |rng| rng.u64(1..)),
         max_prompt_tokens: some(rng, |rng| rng.u64(1..)),
         max_sequences: rng.u64(1..),
+        fallback_only: false,
         expected_output_tokens: rng.u64(1..),
         estimate: EstimateConfig {
             family: some(rng, |rng| Family::ALL[rng.usize(..Family::ALL.len())]),

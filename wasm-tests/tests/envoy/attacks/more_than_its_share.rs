@@ -87,7 +87,7 @@ async fn one_request_is_not_a_thousand() {
     let prompts = |count: usize| vec!["word"; count];
     for (path, body, status) in [
         (CHAT, json!({"messages": [{"role": "user", "content": "hi"}], "n": 257}), 413),
-        (CHAT, json!({"messages": [{"role": "user", "content": "hi"}], "n": 256}), 200),
+        (CHAT, json!({"messages": [{"role": "user", "content": "hi"}], "n": 128, "max_tokens": 1}), 200),
         ("/v1/completions", json!({"prompt": prompts(129), "n": 2, "max_tokens": 1}), 413),
         ("/v1/completions", json!({"prompt": prompts(2), "best_of": 2, "max_tokens": 1}), 200),
         ("/v1/embeddings", json!({"input": prompts(1_000)}), 200),
