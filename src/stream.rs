@@ -228,7 +228,8 @@ impl Stream {
         let Admission { lease, endpoint, spending } = admission;
         self.lease = Some(lease);
         let lane = Arc::clone(taking.intake.lane(&self.policy));
-        self.preemptible = lane.preemptible && !taking.intake.terms().in_shadow();
+        // Why not one that is answered: a worker may answer a request whose body still waits here.
+        self.preemptible = lane.preemptible && !taking.intake.terms().in_shadow() && !self.answered;
         if lane.preemptible && !self.preemptible {
             // Nothing is evicted in shadow, as if its answer had begun.
             self.instance.vm(|vm| vm.first_byte(&SharedData, lease));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::budget::NotYet;
 use crate::config::StalePolicy;
 use crate::endpoint::Endpoint;
-use crate::ledger::{Amount, Cost, Ledger, TallyKey};
+use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Cap, Class, Lane, Lanes, Limits, Pool};
@@ -157,8 +157,9 @@ pub fn decide(
     scene.within_dispatch_budget(turn.band, amount, turn.bytes)?;
     within_pool_caps(amount, &scene)?;
     within_class_caps(rules.classes, held)?;
-    scene.leaves_reserved(turn.band)?;
-    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), turn.band, scene.free())?;
+    let keeps_as = rules.lanes.keeps_as(rules.lane.position, turn.band.position);
+    scene.leaves_reserved(keeps_as)?;
+    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), keeps_as, scene.free())?;
     first_in_line(&scene, turn, amount.tokens, rules, held)?;
     within_aging_share(&scene, turn, rules)?;
     scene.at_a_worker(amount.blocks)
@@ -182,13 +183,13 @@ pub fn allowed_by_budget(
 }
 
 /// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all, and to
-/// belong to the classes in `rules` as well. `worker` is the one that it was steered to.
+/// belong to the classes in `rules` as well. `worker` is the one that it was steered to, `band` the lane that it counted as when it was let in.
 ///
 /// # Errors
 /// Its tenant would hold too many tokens, a class too many requests, or the blocks do not fit.
 pub fn may_grow(
     by: Amount,
-    (whole, worker): (Blocks, Option<TallyKey>),
+    (whole, worker, band): (Blocks, Option<TallyKey>, LaneKey),
     rules: Rules<'_>,
     known: Known<'_>,
     held: Held<'_>,
@@ -197,7 +198,8 @@ pub fn may_grow(
     within_tenant_caps(by, rules, held)?;
     within_class_caps(rules.classes, held)?;
     let scene = scene(rules, known, held, now);
-    scene.fits_free_blocks(by.blocks, Some(whole), rules.lane, scene.free_beside(worker))
+    let keeps_as = rules.lanes.keeps_as(rules.lane.position, rules.lanes.position_of(band));
+    scene.fits_free_blocks(by.blocks, Some(whole), keeps_as, scene.free_beside(worker))
 }
 
 /// Whether a request of this size could ever be served; what was not read proves nothing.

@@ -288,9 +288,9 @@ impl Ledger {
         self.flows.serve(flow, virtual_time, weight, cost);
     }
 
-    /// Moves a flow's tag from what a request was charged to what it should have been.
-    pub fn settle_flow(&mut self, flow: FlowKey, weight: u32, charged: Tokens, right: Tokens) {
-        self.flows.settle(flow, weight, charged, right);
+    /// Moves a flow's tag from what a request was charged to what it should have been; what was too much is credit once it was `served`.
+    pub fn settle_flow(&mut self, flow: FlowKey, weight: u32, charged: Tokens, right: Tokens, served: bool) {
+        self.flows.settle(flow, weight, charged, right, served);
     }
 
     /// The first of a tenant's waiters in each VM that wait for the tenant's own caps.

@@ -172,6 +172,12 @@ impl Reason {
         }
     }
 
+    /// True where a request of a lower lane that ends makes the room that is missing.
+    #[must_use]
+    pub const fn passes_with_an_eviction(self) -> bool {
+        matches!(self, Self::PoolRequests | Self::Reserved)
+    }
+
     /// Whether a request that arrives may wait for this to pass. What a rate refuses knows its exact instant and is told
     /// that; what nobody can see an end of is not waited for.
     #[must_use]

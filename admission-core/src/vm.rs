@@ -376,7 +376,9 @@ impl Vm {
                 ledger.spend(rates, right.beyond(*charged), now);
                 ledger.give_back(rates, charged.beyond(*right));
                 if let Some((flow, weight)) = flow {
-                    ledger.settle_flow(*flow, *weight, charged.tokens, right.tokens);
+                    // Why not before it ends: what it proves to need says nothing of what it is served.
+                    let served = matches!(kind, Kind::Release(_));
+                    ledger.settle_flow(*flow, *weight, charged.tokens, right.tokens, served);
                 }
             }
             if let Some(evicted) = evicted {

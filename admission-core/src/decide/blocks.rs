@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::reserve::KeptBlocks;
 use super::sight::{Scene, Sight};
 use super::{Known, advice};
 use crate::ledger::{Head, Ledger, TallyKey, Yielding};
@@ -16,8 +17,12 @@ use crate::view::{KvBlocks, PoolKv, ViewSummary};
 pub struct Room {
     /// Blocks that one request could have if nothing else were held.
     pub most: Blocks,
-    /// Blocks that are free now.
+    /// The same for requests of its lane, which leave others what is kept for them.
+    pub most_of_lane: Blocks,
+    /// Blocks that are free now for one request.
     pub free: Blocks,
+    /// Blocks that are free now in all caches.
+    pub idle: Blocks,
     /// Tokens in a block.
     pub block_size: u32,
 }
@@ -26,7 +31,7 @@ impl Room {
     /// Blocks that a request needs of this room: a guess needs no more than there could be.
     #[must_use]
     pub fn need(self, blocks: Blocks, is_guess: bool) -> Blocks {
-        if is_guess { blocks.min(self.most) } else { blocks }
+        if is_guess { blocks.min(self.most_of_lane) } else { blocks }
     }
 }
 
@@ -43,11 +48,10 @@ pub struct Rooms {
 #[must_use]
 pub fn rooms((pool, lanes): (&Pool, &Lanes), known: Known<'_>, counted: (&Ledger, &Members), now: Time) -> Vec<Rooms> {
     let scene = Scene::of((pool, lanes), known, counted, now);
-    let of_lane = |lane: &Lane| {
-        let room = |can_be_steered| scene.free_for(can_be_steered).map(|free| free.room(&scene, lane));
-        Rooms { steered: room(true), unsteered: room(false) }
-    };
-    lanes.iter().map(|lane| of_lane(lane)).collect()
+    // Why here: what is free takes a look at all workers and all that began lately.
+    let [steered, unsteered] = [true, false].map(|can_be_steered| scene.free_for(can_be_steered));
+    let room = |free: Option<Free<'_>>, lane: &Lane| free.map(|free| free.room(&scene.kept_blocks(lane, free.usable)));
+    lanes.iter().map(|lane| Rooms { steered: room(steered, lane), unsteered: room(unsteered, lane) }).collect()
 }
 
 /// Sentence for the log where the blocks of a pool with `kv` are counted otherwise than its configuration says, or not at all.
@@ -88,15 +92,19 @@ pub(super) struct Free<'a> {
 impl Free<'_> {
     /// Blocks that are free for a request of a lane.
     pub(super) fn of_lane(&self, scene: &Scene<'_>, lane: &Lane) -> Blocks {
-        let kept = scene.kept_blocks(lane, self.usable).free;
-        Blocks(self.all.0.saturating_sub(kept.0)).min(self.one)
+        self.room(&scene.kept_blocks(lane, self.usable)).free
     }
 
-    /// Room for the requests of a lane.
-    fn room(&self, scene: &Scene<'_>, lane: &Lane) -> Room {
-        let kept = scene.kept_blocks(lane, self.usable);
-        let most = Blocks(self.usable.0.saturating_sub(kept.most.0)).min(self.most);
-        Room { most, free: self.of_lane(scene, lane), block_size: self.block_size }
+    /// Room for the requests of a lane, from which so much is kept.
+    fn room(&self, kept: &KeptBlocks<'_>) -> Room {
+        let less = |blocks: Blocks, kept: Blocks| Blocks(blocks.0.saturating_sub(kept.0));
+        // Why only then: while a worker tells nothing, its cache may be larger than all the others.
+        let most_of_lane = match (self.most, kept.most) {
+            (Blocks(u64::MAX), _) | (_, Blocks(0)) => self.most,
+            (most, kept) => less(self.usable, kept).min(most),
+        };
+        let idle = less(self.all, kept.free);
+        Room { most: self.most, most_of_lane, free: idle.min(self.one), idle, block_size: self.block_size }
     }
 }
 
@@ -109,9 +117,8 @@ impl<'a> Scene<'a> {
         let free = yielding.peek().map(|_| [false, true].map(|steered| self.free_for(steered)));
         let fits = move |one: &Yielding| {
             let [unsteered, steered] = free.unwrap_or_default();
-            let lane = self.lanes.at(self.lanes.position_of(one.head.band));
             let free = if one.steered { steered } else { unsteered };
-            free.is_none_or(|free| one.blocks <= free.of_lane(self, lane))
+            free.is_none_or(|free| one.blocks <= free.of_lane(self, self.keeps_as(&one.head)))
         };
         let fitting = yielding.filter(move |(_, one)| fits(one));
         ledger.heads(members).chain(fitting.map(|(holder, one)| (holder, &one.head)))
@@ -126,26 +133,25 @@ impl<'a> Scene<'a> {
         free: Option<Free<'a>>,
     ) -> Result<(), Refusal> {
         let Some(free) = free else { return Ok(()) };
-        let Room { most, free: for_lane, .. } = free.room(self, lane);
-        let reserve = self.kept_blocks(lane, free.usable).knob;
+        let kept = self.kept_blocks(lane, free.usable);
+        let room = free.room(&kept);
         let refuse = |reason, knob, measured, allowed, retry| {
             let limit = Limit { knob: Arc::clone(knob), measured, allowed, unit: "KV blocks" };
             Err(Refusal { reason, limit: Some(limit), detail: Detail::None, retry, place: None })
         };
         if let Some(Blocks(whole)) = whole
-            && whole > most.0
+            && whole > room.most.0
         {
-            let max_share = &self.pool.max_share.as_ref().unwrap_or(free.headroom).knob;
-            let knob = if whole > free.most.0 { max_share } else { reserve.unwrap_or(max_share) };
-            return refuse(Reason::Oversize, knob, whole, most.0, Retry::Never);
+            let knob = &self.pool.max_share.as_ref().unwrap_or(free.headroom).knob;
+            return refuse(Reason::Oversize, knob, whole, room.most.0, Retry::Never);
         }
-        let needed_here = needed.min(most);
-        if needed_here <= for_lane {
+        let need = room.need(needed, whole.is_none());
+        if need <= room.free {
             return Ok(());
         }
-        let is_kept = needed_here <= free.one.min(free.all);
-        let knob = reserve.filter(|_| is_kept).unwrap_or(&free.headroom.knob);
-        refuse(Reason::KvBlocks, knob, needed.0, for_lane.0, advice(Some((self.ledger, self.members)), 1))
+        let is_kept = need <= free.one.min(free.all);
+        let knob = kept.knob.filter(|_| is_kept).unwrap_or(&free.headroom.knob);
+        refuse(Reason::KvBlocks, knob, needed.0, room.free.0, advice(Some((self.ledger, self.members)), 1))
     }
 
     /// Blocks that one request could have if nothing else were held; `None` where blocks are not counted or not known.

@@ -128,8 +128,10 @@ impl Ordering {
 
     fn place(&self, lanes: &Lanes, holder: Holder, head: &Head) -> Rank {
         let position = lanes.position_of(head.band);
+        // Why not of one that has climbed there: it is counted in the lane that it came for, so it would never use the reserve up.
+        let has_reserve = head.lane == head.band && self.below_reserve.contains(&head.band);
         Rank {
-            above_reserve: !self.below_reserve.contains(&lanes.at(position).key),
+            above_reserve: !has_reserve,
             band: position,
             tag: self.tags.get(&(head.flow, head.band)).map_or(head.tag, |tag| head.tag.max(*tag)),
             urgency: head.urgency,
@@ -149,8 +151,9 @@ pub(super) fn first_in_line(
 ) -> Result<(), Refusal> {
     // A VM names only the first of its waiters to the others. Behind that one may wait some whose tenant has got back so much
     // since that a newcomer of it would go before both.
-    if turn.behind_its_like.is_some_and(|least| scene.free().is_none_or(|free| least <= free.of_lane(scene, turn.band)))
-    {
+    let keeps_as = scene.lanes.keeps_as(rules.lane.position, turn.band.position);
+    let fits = |least| scene.free().is_none_or(|free| least <= free.of_lane(scene, keeps_as));
+    if turn.behind_its_like.is_some_and(fits) {
         return Err(behind(Reason::OthersFirst, (held.pool, held.members)));
     }
     if held.pool.nobody_waits() {

@@ -13,36 +13,12 @@ use crate::outcome::{Detail, Limit, Reason, Refusal};
 use crate::policy::{Lane, Reserve};
 use crate::units::Blocks;
 
-impl Reserve {
-    /// R before others are seen: the larger of the number and the share of a capacity, rounded up.
-    fn of(&self, capacity: u64) -> u64 {
-        self.share.map_or(0, |share| share_of(capacity, share)).max(self.requests)
-    }
-}
-
-/// A share, rounded up.
-fn share_of(whole: u64, share: f64) -> u64 {
-    // Why a little less: 0.07 of 100 comes to a little more than 7.
-    (whole as f64 * share - 1e-6).ceil() as u64
-}
-
 impl<'a> Scene<'a> {
-    /// Every lane with a reserve, highest first, and its R: cut from the lowest lane up to what there is. Shares that come to less than
-    /// the whole leave one place at least.
+    /// Every lane with a reserve, highest first, and what is reserved for it of the capacity.
     fn reserves(&self) -> impl Iterator<Item = (&'a Lane, &'a Reserve, u64)> {
-        let lanes = self.lanes;
-        let all = move || lanes.iter().filter_map(|lane| Some((&**lane, lane.reserve.as_ref()?)));
-        // Why seen to first: most policies have none, and what there is takes a look at the workers.
-        let capacity = all().next().and_then(|_| self.capacity()).unwrap_or(0);
-        // Why a place left: in a small pool shares that are rounded up would keep all of it, and lower lanes would never start.
-        let shares: f64 = all().filter_map(|(_, reserve)| reserve.share).sum();
-        let leaves_some = shares < 1.0 - 1e-6 && all().all(|(_, reserve)| reserve.requests == 0);
-        let mut left = capacity.saturating_sub(u64::from(leaves_some));
-        all().map(move |(lane, reserve)| {
-            let reserved = reserve.of(capacity).min(left);
-            left = left.saturating_sub(reserved);
-            (lane, reserve, reserved)
-        })
+        // Why asked first: most policies have none, and what there is takes a look at the workers.
+        let has_some = self.lanes.iter().any(|lane| lane.reserve.is_some());
+        self.lanes.reserves(if has_some { self.capacity().unwrap_or(0) } else { 0 })
     }
 
     /// Requests, tokens and blocks of a lane in the pool, counted by the lane that requests came in.
@@ -83,12 +59,11 @@ impl<'a> Scene<'a> {
         let mut kept = KeptBlocks { free: Blocks(0), most: Blocks(0), knob: None };
         for other in self.lanes.iter().filter(|other| other.priority > lane.priority) {
             let Some(reserve) = other.reserve.as_ref().filter(|reserve| !reserve.lend) else { continue };
-            let Some(share) = reserve.share else { continue };
-            let most = share_of(usable.0, share);
+            let most = reserve.share_of(usable.0);
             let free = most.saturating_sub(self.held_by(other).blocks.0);
             kept.most.0 = kept.most.0.saturating_add(most);
             kept.free.0 = kept.free.0.saturating_add(free);
-            kept.knob = kept.knob.or(Some(&reserve.knob));
+            kept.knob = kept.knob.or((most > 0).then_some(&reserve.knob));
         }
         kept
     }

@@ -107,7 +107,12 @@ impl<'a> Scene<'a> {
         let amount = Amount { requests: 1, tokens: head.tokens, ..Amount::default() };
         self.below_ceiling(lane).is_ok()
             && self.within_dispatch_budget(lane, amount, head.bytes).is_ok()
-            && self.leaves_reserved(lane).is_ok()
+            && self.leaves_reserved(self.keeps_as(head)).is_ok()
+    }
+
+    /// The lane whose higher ones a waiter leaves free what is kept for them.
+    pub(super) fn keeps_as(&self, head: &Head) -> &'a Lane {
+        self.lanes.keeps_as(self.lanes.position_of(head.lane), self.lanes.position_of(head.band))
     }
 
     pub(super) fn below_ceiling(&self, lane: &Lane) -> Result<(), Refusal> {

@@ -279,7 +279,7 @@ fn growth_is_held_against_tokens_and_blocks_but_not_against_requests() {
     let known = Known { view: view.as_ref(), ..Known::default() };
     let grow = |tokens, blocks| {
         let by = Amount { requests: 0, tokens: Tokens(tokens), blocks: Blocks(blocks) };
-        let grown = may_grow(by, (Blocks(blocks + 40), None), picture.rules(), known, picture.held(), NOW);
+        let grown = may_grow(by, (Blocks(blocks + 40), None, LANE), picture.rules(), known, picture.held(), NOW);
         grown.err().map(|refusal| refusal.reason)
     };
     assert_eq!((grow(100, 1), grow(101, 1), grow(1, 51)), (None, Some(Reason::TenantTokens), Some(Reason::KvBlocks)));
@@ -287,7 +287,7 @@ fn growth_is_held_against_tokens_and_blocks_but_not_against_requests() {
     picture.tenant.charge(&picture.members, picture.holder, LANE, Amount { tokens: Tokens(900), ..Amount::default() });
     let none = Amount::default();
     assert_eq!(
-        may_grow(none, (Blocks(10), None), picture.rules(), known, picture.held(), NOW),
+        may_grow(none, (Blocks(10), None, LANE), picture.rules(), known, picture.held(), NOW),
         Ok(()),
         "needs nothing"
     );

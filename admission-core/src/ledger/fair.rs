@@ -73,13 +73,13 @@ impl Flows {
         self.0.drain(..surplus);
     }
 
-    /// Moves the tag from what a request was charged to what it should have been.
-    pub(super) fn settle(&mut self, key: FlowKey, weight: u32, charged: Tokens, right: Tokens) {
+    /// Moves the tag from what a request was charged to what it should have been; for one that was `served`, what was too much is credit.
+    pub(super) fn settle(&mut self, key: FlowKey, weight: u32, charged: Tokens, right: Tokens, served: bool) {
         if let Some(flow) = self.0.iter_mut().find(|flow| flow.key == key) {
             let (charged, right) = (share(weight, charged), share(weight, right));
             flow.finish = flow.finish.saturating_add(right).saturating_sub(charged);
-            // Why nothing for what cost nothing: the caller's claim alone would be worth a place in line.
-            if right > 0 {
+            // Why nothing else: the caller's claim alone would be worth a place in line.
+            if served && right > 0 {
                 let earned = flow.credit.saturating_add(charged.saturating_sub(right));
                 flow.credit = flow.credit.max(earned.min(charged));
             }
@@ -134,7 +134,7 @@ mod tests {
             open.push_back(who);
             if open.len() > lag {
                 let done = open.pop_front().unwrap();
-                flows[done].settle(KEY, weights[done], Tokens(estimates[done]), Tokens(sizes[done]));
+                flows[done].settle(KEY, weights[done], Tokens(estimates[done]), Tokens(sizes[done]), true);
             }
         }
         used
@@ -171,7 +171,7 @@ mod tests {
     fn what_was_charged_too_much_is_credit_while_the_tenant_asks_for_its_turns() {
         let mut flows = Flows::default();
         flows.serve(KEY, 0, 1, Tokens(10));
-        flows.settle(KEY, 1, Tokens(10), Tokens(4));
+        flows.settle(KEY, 1, Tokens(10), Tokens(4), true);
         let start = |flows: &Flows, at: u64| flows.start(KEY, at * SCALE) / SCALE;
         assert_eq!([4, 8, 10].map(|at| start(&flows, at)), [4, 4, 4], "as if it had been charged four");
         assert_eq!([12, 14, 16, 1_000].map(|at| start(&flows, at)), [8, 12, 16, 1_000], "what it does not use fades");
@@ -192,7 +192,7 @@ mod tests {
                 virtual_time = virtual_time.max(start);
             }
             for _ in 0..64 {
-                flows.settle(KEY, 1, Tokens(16_000), Tokens(right));
+                flows.settle(KEY, 1, Tokens(16_000), Tokens(right), true);
             }
             let at = |since: u64| virtual_time + since * SCALE;
             let ahead = |since: u64| at(since) - flows.start(KEY, at(since));
@@ -202,12 +202,21 @@ mod tests {
             let mut flows = Flows::default();
             for _ in 0..64 {
                 flows.serve(KEY, 0, 1, Tokens(16_000));
-                flows.settle(KEY, 1, Tokens(16_000), Tokens(right));
+                flows.settle(KEY, 1, Tokens(16_000), Tokens(right), true);
             }
             let ahead = |since: u64| (since * SCALE).saturating_sub(flows.start(KEY, since * SCALE));
             assert!((1..60).map(|thousand| ahead(thousand * 1_000)).max().unwrap() <= most * SCALE, "{right}");
             assert_eq!(ahead(60_000), 0, "it fades");
         }
+    }
+
+    #[test]
+    fn what_a_request_proves_to_need_before_it_is_served_earns_nothing() {
+        let mut flows = Flows::default();
+        flows.serve(KEY, 0, 1, Tokens(16_000));
+        flows.settle(KEY, 1, Tokens(16_000), Tokens(3), false);
+        flows.settle(KEY, 1, Tokens(3), Tokens(0), true);
+        assert_eq!(flows.start(KEY, 16_000 * SCALE), 16_000 * SCALE);
     }
 
     #[test]

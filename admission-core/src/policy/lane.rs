@@ -56,6 +56,22 @@ pub struct Reserve {
     pub knob: Arc<str>,
 }
 
+/// Sums and shares that a person means to be exact may come out a little beside.
+const ROUNDING: f64 = 1e-6;
+
+impl Reserve {
+    /// R before other lanes are seen: the larger of the number and the share of a capacity.
+    fn of(&self, capacity: u64) -> u64 {
+        self.share_of(capacity).max(self.requests)
+    }
+
+    /// The share of something, rounded up; 0 without one.
+    #[must_use]
+    pub fn share_of(&self, whole: u64) -> u64 {
+        self.share.map_or(0, |share| (whole as f64 * share - ROUNDING).ceil() as u64)
+    }
+}
+
 /// How waiters climb to higher lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aging {
@@ -135,6 +151,28 @@ impl Lanes {
     #[must_use]
     pub fn freely_climbed(&self, lane: usize, band: usize) -> usize {
         band.max(self.default.min(lane))
+    }
+
+    /// Every lane with a reserve, highest first, and R: the requests of a capacity that are reserved for it, cut from the lowest lane up to
+    /// what there is. Shares that come to less than the whole leave one place at least.
+    pub fn reserves(&self, capacity: u64) -> impl Iterator<Item = (&Lane, &Reserve, u64)> {
+        let all = || self.iter().filter_map(|lane| Some((&**lane, lane.reserve.as_ref()?)));
+        // Why a place left: in a small pool shares that are rounded up would keep all of it, and lower lanes would never start.
+        let shares: f64 = all().filter_map(|(_, reserve)| reserve.share).sum();
+        let leaves_some = shares < 1.0 - ROUNDING && all().all(|(_, reserve)| reserve.requests == 0);
+        let mut left = capacity.saturating_sub(u64::from(leaves_some));
+        all().map(move |(lane, reserve)| {
+            let reserved = reserve.of(capacity).min(left);
+            left = left.saturating_sub(reserved);
+            (lane, reserve, reserved)
+        })
+    }
+
+    /// The lane whose place among the others a waiter has that came for one lane and counts as another, where what is kept is concerned: a
+    /// waiter that has climbed above the default lane leaves free what the default lane does.
+    #[must_use]
+    pub fn keeps_as(&self, lane: usize, band: usize) -> &Lane {
+        self.at(self.freely_climbed(lane, band))
     }
 
     /// Of requests that nothing gives another one.

@@ -69,7 +69,7 @@ impl Hold {
 
     /// Counts a room that was free since the last count.
     fn count(&mut self, room: Room, now: Time) {
-        let free = room.free.0.saturating_mul(u64::from(room.block_size));
+        let free = room.idle.0.saturating_mul(u64::from(room.block_size));
         self.idle = self.idle.saturating_add(free.saturating_mul(now.since(self.counted).0));
         self.counted = now;
     }
@@ -90,6 +90,11 @@ impl Fit {
 /// Blocks that requests of each lane may take, highest lane first, as a queue last saw them; none where blocks are not counted.
 pub(crate) type RoomsByLane = Vec<Rooms>;
 
+/// Position of the lane whose room a waiter in a band has.
+fn keeps_as(waiter: &Waiter, band: usize) -> usize {
+    waiter.lanes.keeps_as(waiter.lane.position, band).position
+}
+
 fn room_of(rooms: Rooms, waiter: &Waiter) -> Option<Room> {
     if waiter.can_be_steered { rooms.steered } else { rooms.unsteered }
 }
@@ -102,8 +107,13 @@ impl Waiting {
 
     /// Blocks that it needs of its room, and the room; `None` where blocks are not counted.
     fn needs(&self, rooms: &RoomsByLane) -> Option<(Blocks, Room)> {
-        let room = room_of(*rooms.get(self.climb.band)?, &self.waiter)?;
+        let room = room_of(*rooms.get(self.keeps_as())?, &self.waiter)?;
         Some((room.need(self.waiter.ask.amount(room.block_size).blocks, !self.waiter.ask.prompt_read), room))
+    }
+
+    /// Position of the lane whose room it has.
+    fn keeps_as(&self) -> usize {
+        keeps_as(&self.waiter, self.climb.band)
     }
 
     /// The hold of a waiter that keeps the line.
@@ -181,9 +191,11 @@ impl Queue {
             let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(&self.rooms)) else {
                 continue;
             };
+            let may_fit = waiting.needs(&self.rooms).is_some_and(|(blocks, room)| blocks <= room.most_of_lane);
             match waiting.fit {
                 Fit::Unseen => waiting.fit = Fit::first(waiting.until, now),
-                Fit::Yields { until } if now >= until => due.push((waiting.climb.band, until, ticket)),
+                // Why not for what its lane can never have: no block that comes free would help it.
+                Fit::Yields { until } if now >= until && may_fit => due.push((waiting.climb.band, until, ticket)),
                 Fit::Yields { .. } | Fit::Holds { .. } | Fit::HasHeld => {}
             }
         }
@@ -199,12 +211,14 @@ impl Queue {
 
     /// Notes what a refusal of a waiter in a band for want of blocks says, in blocks of `block_size` where no room was known.
     pub(crate) fn note_room(&mut self, waiter: &Waiter, band: usize, refusal: &Refusal, block_size: u32) {
-        if self.rooms.len() <= band {
+        let place = keeps_as(waiter, band);
+        if self.rooms.len() <= place {
             self.rooms.resize(waiter.lanes.iter().count(), Rooms::default());
         }
-        let Some(rooms) = self.rooms.get_mut(band) else { return };
+        let Some(rooms) = self.rooms.get_mut(place) else { return };
         let room = if waiter.can_be_steered { &mut rooms.steered } else { &mut rooms.unsteered };
-        let known = room.unwrap_or(Room { most: Blocks(u64::MAX), free: Blocks(0), block_size });
+        let all = Blocks(u64::MAX);
+        let known = room.unwrap_or(Room { most: all, most_of_lane: all, free: all, idle: all, block_size });
         *room = refusal.limit.as_ref().map(|limit| Room { free: Blocks(limit.allowed), ..known });
     }
 

@@ -138,8 +138,9 @@ impl Vm {
         let picture = self.picture(store, rules.pool);
         let known = picture.known(more.worker.is_some());
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
-        let judge =
-            |held: Held<'_>| may_grow(more.amount, (whole.blocks, more.worker), rules, known, held, now).map(|()| None);
+        let judge = |held: Held<'_>| {
+            may_grow(more.amount, (whole.blocks, more.worker, more.band), rules, known, held, now).map(|()| None)
+        };
         let claim: Claim<'_> = more.claim(None);
         let granted = claim.charge(store, (&self.members, holder), seen, &Starts::Nothing, judge, now);
         granted.map(|granted| granted.spent).map_err(|denied| {

@@ -74,7 +74,7 @@ impl Claim<'_> {
             tenant.spend(tenant_rates, *cost, now);
             match starts {
                 Starts::Request { .. } => tenant.serve_flow(self.flow, virtual_time, *weight, cost.tokens),
-                Starts::Nothing => tenant.settle_flow(self.flow, *weight, Tokens(0), cost.tokens),
+                Starts::Nothing => tenant.settle_flow(self.flow, *weight, Tokens(0), cost.tokens, false),
             }
             Ok((before, tenant.spent()))
         })

@@ -246,6 +246,9 @@ impl Vm {
         let waiter = &waiting.waiter;
         let Some(holder) = self.holder else { return Go::Stop };
         note_emptiness(queue, refusal.reason, now);
+        if refusal.reason.passes_with_an_eviction() {
+            self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
+        }
         match refusal.reason.obstacle() {
             Obstacle::Tenant => {
                 queue.step_aside(ticket, Aside::Tenant);
@@ -267,15 +270,13 @@ impl Vm {
                 Go::Stop
             }
             Obstacle::Pool => {
-                if refusal.reason == Reason::PoolRequests {
-                    self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
-                }
                 let block_size = || self.picture(store, &waiter.pool).known(true).block_size(&waiter.pool);
                 let lets_pass = refusal.reason == Reason::KvBlocks && queue.lets_pass(waiting, &refusal, block_size());
                 if lets_pass { Go::On } else { Go::Stop }
             }
             Obstacle::Lasting => {
                 queue.take(ticket);
+                end_hold(store, key, waiting, now);
                 round.progress.refused.push((ticket, refusal));
                 Go::On
             }

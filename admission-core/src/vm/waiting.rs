@@ -203,7 +203,7 @@ impl Vm {
             }
             // The first of its like here may start now, brought forward by what its tenant has got back, which woke nobody.
             Obstacle::Line => self.wakes.extend(self.slot().map(|slot| Wake::start(slot, key))),
-            Obstacle::Pool if refused.reason == Reason::PoolRequests => {
+            _ if refused.reason.passes_with_an_eviction() => {
                 self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
             }
             _ => {}
@@ -248,7 +248,9 @@ impl Vm {
         let Some(last) = self.queues.get_mut(&key).and_then(|queue| give_way(queue, newcomer, excess)) else {
             return false;
         };
-        for (ticket, Waiting { waiter, .. }) in last {
+        for (ticket, waiting) in last {
+            end_hold(store, &key, &waiting, now);
+            let waiter = waiting.waiter;
             self.publish_blocked(store, &waiter.tenant_key);
             let refusal = self.full(store, &waiter, refusal.clone(), now);
             self.displaced.push((ticket, refusal));
@@ -324,6 +326,7 @@ impl Vm {
     pub fn renew(&mut self, store: &impl Store, ticket: Ticket, waiter: Waiter, now: Time) {
         let Some(from) = self.queue_of(ticket) else { return };
         let Some(before) = self.queues.get_mut(&from).and_then(|queue| queue.take(ticket)) else { return };
+        end_hold(store, &from, &before, now);
         let into = waiter.key();
         let tag = self.start_tag(store, &waiter);
         let tenants = [Rc::clone(&before.waiter.tenant_key), Rc::clone(&waiter.tenant_key)];

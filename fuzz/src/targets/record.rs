@@ -105,7 +105,7 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     assert!(ledger.marked((1, 1), NOW).any(|worker| worker == WorkerKey(1)));
     let flow = FlowKey(1);
     ledger.serve_flow(flow, u64::MAX, 0, Tokens(u64::MAX));
-    ledger.settle_flow(flow, 1, Tokens(u64::MAX), Tokens(1));
+    ledger.settle_flow(flow, 1, Tokens(u64::MAX), Tokens(1), true);
     let _ = (ledger.start_tag(flow, 1), ledger.finish_tag(flow));
     let backlog = Backlog { requests: u64::MAX, tokens: Tokens(u64::MAX), bytes: u64::MAX, oldest: NOW, aside: 1 };
     let yielding = heads.iter().map(|head| Yielding { head: *head, blocks: Blocks(u64::MAX), steered: true }).collect();

@@ -1,8 +1,10 @@
 //! Requests that wait inside the proxy: their order over all worker threads, and every way in which a wait ends.
 
 use serde_json::{Value, json};
-use wasm_tests::bootstrap::virtual_hosts;
-use wasm_tests::caller::chat;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};
+use wasm_tests::caller::{RawCaller, chat, request_bytes};
 use wasm_tests::line::{order, queues, send, waiting};
 use wasm_tests::rig::{MODEL, Rig, Wait, eventually, text_of};
 use wasm_tests::view;
@@ -170,6 +172,49 @@ async fn a_preemptible_request_gives_way_before_its_answer_begins() {
     })
     .await;
     rig.counts("sluice_evicted_total", &[("lane", "batch")], 1).await;
+    rig.nothing_is_held().await;
+}
+
+/// A worker may answer a request whose body still waits for its turn. When it starts its answer has begun, so it does not give way, and the
+/// next one does.
+#[tokio::test]
+async fn a_request_that_is_answered_before_its_turn_eats_no_eviction() {
+    let early = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut setup = queues(2, Wait::BodyHeld).with("/pools/0/max_in_flight", json!(2));
+    setup.clusters.push(("early", early.local_addr().unwrap()));
+    setup.virtual_hosts = virtual_hosts(&[route_without_prefix("/early/", "early")]);
+    let rig = Rig::start(setup).await;
+    rig.worker.set_faults([Fault::Hang, Fault::Hang]);
+    let mut older = send(&rig, "acme", "batch", 0).await;
+    eventually("the worker has it", async || {
+        let inside = rig.worker.arrivals().requests.len();
+        (inside == 1).then_some(()).ok_or(inside.to_string())
+    })
+    .await;
+    let place = send(&rig, "first", "interactive", 1).await;
+    eventually("both places are taken", async || {
+        let held = rig.held().await.0;
+        (held == 2).then_some(()).ok_or(held.to_string())
+    })
+    .await;
+    rig.worker.set_faults([]);
+    let headers: [(&str, &[u8]); 2] = [("x-tenant-id", b"acme"), ("x-sluice-lane", b"batch")];
+    let body = chat(MODEL, 1, true).to_string();
+    let mut request = request_bytes("/early/v1/chat/completions", &headers, body.as_bytes(), false);
+    request.extend(b"0\r\n\r\n");
+    let mut answered = RawCaller::send(rig.address, &request).await;
+    let (mut worker, _) = early.accept().await.unwrap();
+    waiting(&rig, 1).await;
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: {}\n\r\n";
+    worker.write_all(head.as_bytes()).await.unwrap();
+    assert!(answered.read_until("data: ").await.starts_with("HTTP/1.1 200"));
+    drop(place);
+    waiting(&rig, 0).await;
+    let mut urgent = send(&rig, "acme", "interactive", 2).await;
+    assert!(older.read_until("\r\n\r\n").await.contains("x-sluice-reason: evicted"));
+    assert_eq!(urgent.status().await, Some(200));
+    drop(answered);
     rig.nothing_is_held().await;
 }
 

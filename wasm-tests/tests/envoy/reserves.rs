@@ -83,8 +83,8 @@ async fn floors_are_kept_free_and_fall_with_the_workers() {
     rig.nothing_is_held().await;
 }
 
-/// One line gives a lane a fifth of the pool that is always free for it: under a flood of all others none of its requests waits while it
-/// holds less.
+/// One line gives a lane a fifth of the pool that is always free for it: under a flood of all others, and of those that have climbed to it,
+/// none of its requests waits while it holds less.
 #[tokio::test]
 async fn a_lane_does_not_wait_while_it_holds_less_than_what_is_kept_for_it() {
     const PLACES: usize = 24;
@@ -93,9 +93,9 @@ async fn a_lane_does_not_wait_while_it_holds_less_than_what_is_kept_for_it() {
     let lanes = json!([
         {"name": "oncall", "priority": 100, "queue": queue, "reserve": {"share": 0.2, "lend": false}},
         {"name": "chat", "queue": queue},
-        {"name": "batch", "priority": -10, "queue": queue},
+        {"name": "batch", "priority": -10, "queue": queue, "aging": {"after": "100ms", "share": 1.0}},
     ]);
-    let setup = Setup::new(2, Wait::Unread).patient().with("/lanes", lanes);
+    let setup = Setup::new(2, Wait::Unread).patient().with("/lanes", lanes).with("/default_lane", json!("chat"));
     let rig = Rig::start(setup.with("/pools/0/max_in_flight", json!(PLACES))).await;
     let lane = |lane: &'static str| ("x-sluice-lane", lane);
     let flood = async {

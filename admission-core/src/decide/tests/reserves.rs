@@ -66,7 +66,7 @@ fn what_is_lent_and_what_lanes_of_no_higher_priority_keep_is_free_for_all() {
 
 /// 90 usable blocks of 100, of which 18 are kept for the higher lane.
 fn blocks(free: u64) -> Picture {
-    let json = r#"{"lanes": [{"name": "a", "priority": 1, "reserve": {"share": 0.2}}, {"name": "b"}],
+    let json = r#"{"default_lane": "a", "lanes": [{"name": "a", "priority": 1, "reserve": {"share": 0.2}}, {"name": "b"}],
         "pools": [{"name": "p", "max_in_flight": 50, "kv": {"headroom": 0.1}}]}"#;
     let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
     let mut picture = Picture { policy: *policy, ..picture(r#""max_in_flight": 50"#) };
@@ -74,22 +74,77 @@ fn blocks(free: u64) -> Picture {
     picture
 }
 
+/// The decision on a request that came for a lane and counts as another.
+fn start(picture: &Picture, (lane, band): (&str, &str), ask: &Ask) -> Result<(), Refusal> {
+    let named = |name: &str| picture.policy.lanes().find(|known| known.name == name).unwrap();
+    let rules = Rules { lane: named(lane), ..picture.rules() };
+    let turn = Turn { band: named(band), ..picture.turn() };
+    let known = Known { view: picture.view.as_ref(), ..Known::default() };
+    decide(ask, rules, &turn, known, picture.held(), NOW).map(drop)
+}
+
+#[test]
+fn who_has_climbed_above_the_default_lane_leaves_free_what_the_default_lane_does() {
+    let lanes = r#"{"name": "a", "priority": 2, "reserve": {"requests": 3}}, {"name": "b", "priority": 1, "reserve": {"requests": 2}},
+        {"name": "c", "queue": {}, "aging": {"after": "1s"}}"#;
+    let mut picture = lanes_of(8, lanes);
+    let json =
+        format!(r#"{{"default_lane": "b", "lanes": [{lanes}], "pools": [{{"name": "p", "max_in_flight": 8}}]}}"#);
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
+    picture.policy = *policy;
+    let starts =
+        |picture: &Picture, band: &str| start(picture, ("c", band), &ask(1, 1)).map_err(|refused| refused.reason);
+    picture.hold("c", 3);
+    assert_eq!(
+        [starts(&picture, "c"), starts(&picture, "b")],
+        [Err(Reason::Reserved), Ok(())],
+        "three and two are kept"
+    );
+    picture.hold("c", 2);
+    assert_eq!([starts(&picture, "b"), starts(&picture, "a")], [Err(Reason::Reserved), Err(Reason::Reserved)]);
+    assert_eq!(start(&picture, ("a", "a"), &ask(1, 1)), Ok(()), "they are there for those that come for the lane");
+}
+
+#[test]
+fn a_worker_that_tells_nothing_may_have_more_blocks_than_all_the_others() {
+    let mut picture = picture(r#""max_in_flight": 9, "kv": {"headroom": 0.0}"#);
+    picture.view().kv = Some(one_cache(20, 20));
+    picture.view().kv_unknown = 1;
+    assert_eq!(picture.refusal(&ask(50 * 16, 0)), (Reason::KvBlocks, 50, 20));
+    let guess = Ask { prompt_read: false, ..ask(50 * 16, 0) };
+    assert_eq!(picture.refusal(&guess), (Reason::KvBlocks, 50, 20));
+}
+
+#[test]
+fn what_has_climbed_grows_by_the_room_that_it_was_let_in_by() {
+    let mut picture = blocks(100);
+    picture.view().kv = Some(one_cache(100, 40));
+    let lane = picture.policy.lanes().last().unwrap();
+    let rules = Rules { lane, ..picture.rules() };
+    let known = Known { view: picture.view.as_ref(), ..Known::default() };
+    let by = Amount { blocks: Blocks(20), ..Amount::default() };
+    let grows = |band| may_grow(by, (Blocks(60), None, LaneKey::of(band)), rules, known, picture.held(), NOW).is_ok();
+    assert_eq!(
+        (grows("a"), grows("b")),
+        (true, false),
+        "30 are free, 18 of them kept from those that count as the lower lane"
+    );
+}
+
 #[test]
 fn a_share_keeps_as_large_a_share_of_the_usable_blocks() {
     let mut picture = blocks(100);
     let may_start = |picture: &Picture, lane: &str, blocks: u64| {
-        let lane = picture.policy.lanes().find(|known| known.name == lane).unwrap();
-        let rules = Rules { lane, ..picture.rules() };
-        let turn = Turn { band: lane, ..picture.turn() };
-        let known = Known { view: picture.view.as_ref(), ..Known::default() };
-        let refused = decide(&ask(blocks * 16, 0), rules, &turn, known, picture.held(), NOW).err()?;
+        let refused = start(picture, (lane, lane), &ask(blocks * 16, 0)).err()?;
         let limit = refused.limit.unwrap();
         Some((refused.reason, limit.knob.to_string(), limit.measured, limit.allowed))
     };
     let reserve = || "lanes[a].reserve".to_owned();
     assert_eq!(may_start(&picture, "b", 72), None);
     assert_eq!(may_start(&picture, "a", 90), None);
-    assert_eq!(may_start(&picture, "b", 73), Some((Reason::Oversize, reserve(), 73, 72)), "it will never have more");
+    assert_eq!(may_start(&picture, "b", 73), Some((Reason::KvBlocks, reserve(), 73, 72)), "more workers may come");
+    let guess = Ask { prompt_read: false, ..ask(500 * 16, 0) };
+    assert_eq!(start(&picture, ("b", "b"), &guess).err(), None, "a guess needs no more than its lane could have");
     picture.view().kv = Some(one_cache(100, 60));
     assert_eq!(may_start(&picture, "b", 32), None, "50 are usable, 18 of them are kept");
     assert_eq!(may_start(&picture, "b", 33), Some((Reason::KvBlocks, reserve(), 33, 32)));

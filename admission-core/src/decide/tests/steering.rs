@@ -117,7 +117,7 @@ fn growth_is_held_against_what_a_worker_has_not_shown_yet() {
         let by = Amount { blocks: Blocks(blocks), ..Amount::default() };
         let known = Known { view: picture.view.as_ref(), workers: picture.workers.as_ref(), can_be_steered: true };
         let worker = Some(TallyKey::worker(crate::view::WorkerKey::of(A)));
-        may_grow(by, (Blocks(90), worker), picture.rules(), known, picture.held(), NOW).is_ok()
+        may_grow(by, (Blocks(90), worker, LANE), picture.rules(), known, picture.held(), NOW).is_ok()
     };
     assert_eq!([10, 11].map(|blocks| grow(&picture, blocks)), [true, false]);
     assert_eq!(picture.start_steered(60), Ok(B));

@@ -25,8 +25,7 @@ impl Reference {
         let mut before = sight.clone();
         for (place, (id, started)) in starts.iter().enumerate().rev() {
             before.take_back(started);
-            // Why the better: who has climbed above the default lane may count as of that, which may lack of its reserve.
-            let rank = self.rank(started, &before, now).min(self.free_rank(started, &before, now));
+            let rank = self.rank(started, &before, now);
             let later = starts[place + 1..].iter().map(|(id, facts)| (*id, *facts));
             let waiting = self.waiting.iter().map(|(id, facts)| (*id, facts));
             let passed = waiting.chain(later).find(|(other, facts)| {
@@ -60,7 +59,7 @@ impl Reference {
     }
 
     /// Requests that have climbed above the default lane have no more than their share of a hundred starts, while one waits that came for
-    /// a lane above it, could start and goes before the default lane. Not asked while VMs may disagree on who counts, or are held to two policies.
+    /// a lane above it and could start. Not asked while VMs may disagree on who counts, or are held to two policies.
     pub(super) fn aging_share_holds(
         &self,
         starts: &[(RequestId, &Facts)],
@@ -85,10 +84,8 @@ impl Reference {
             let came_for_it = |facts: &&Facts| {
                 facts.lane < rules.default_lane && rules.counts_as(facts.lane, now.since(facts.arrived).0) == facts.lane
             };
-            let free = self.free_rank(started, &before, now);
             let mut others = waiting.filter(came_for_it).filter(|facts| {
-                self.rank(facts, &before, now) < free
-                    && self.health[facts.vm] == Health::Able
+                self.health[facts.vm] == Health::Able
                     && self.is_back_in_line(facts.tenant, now)
                     && !self.held_up_by_itself(facts, &before, now)
                     && !self.held_up_by_the_dead(facts, &before, now)
@@ -165,17 +162,19 @@ impl Reference {
     }
 
     fn rank(&self, facts: &Facts, sight: &Sight, now: Time) -> Rank {
-        self.rank_in(self.rules().counts_as(facts.lane, now.since(facts.arrived).0), sight, now)
+        self.rank_in(facts.lane, self.rules().counts_as(facts.lane, now.since(facts.arrived).0), sight, now)
     }
 
     fn free_rank(&self, facts: &Facts, sight: &Sight, now: Time) -> Rank {
-        self.rank_in(self.rules().counts_freely_as(facts.lane, now.since(facts.arrived).0), sight, now)
+        self.rank_in(facts.lane, self.rules().counts_freely_as(facts.lane, now.since(facts.arrived).0), sight, now)
     }
 
-    fn rank_in(&self, counts_as: usize, sight: &Sight, now: Time) -> Rank {
+    /// A lane's reserve is for those that came for it.
+    fn rank_in(&self, lane: usize, counts_as: usize, sight: &Sight, now: Time) -> Rank {
         let held = sight.lanes.get(counts_as).copied().unwrap_or(0);
         let reserved = self.rules().reserved(self.capacity(sight, now).unwrap_or(0));
-        (reserved.get(counts_as).is_none_or(|reserved| held >= *reserved), counts_as)
+        let has_all = reserved.get(counts_as).is_none_or(|reserved| held >= *reserved);
+        (has_all || counts_as != lane, counts_as)
     }
 
     fn fresh<'a>(&self, sight: &'a Sight, now: Time) -> Option<&'a ViewSummary> {
@@ -205,7 +204,8 @@ impl Reference {
     }
 
     fn held_up_by_its_lane(&self, facts: &Facts, sight: &Sight, now: Time) -> bool {
-        self.held_up_in(self.lowest_lane(facts, now), sight, now)
+        let place = self.lowest_lane(facts, now);
+        self.held_up_in(place, sight, now) || self.rest_is_kept(place, sight, now)
     }
 
     fn held_up_in(&self, place: usize, sight: &Sight, now: Time) -> bool {
@@ -214,7 +214,6 @@ impl Reference {
         let saturation = self.fresh(sight, now).and_then(of);
         lane.ceiling.zip(saturation).is_some_and(|(ceiling, saturation)| saturation >= ceiling)
             || self.dispatch_budget_is_spent(place, sight, now)
-            || self.rest_is_kept(place, sight, now)
     }
 
     /// The lowest lane that a waiter may count as: who climbs is put into its new place with the next poll.
@@ -278,8 +277,10 @@ impl Reference {
     fn heads_could_start(&self, sight: &Sight, now: Time) -> bool {
         // Why of either lane: one that has climbed above the default lane may count as of that, or not.
         let climbed = |facts: &Facts| self.rules().counts_as(facts.lane, now.since(facts.arrived).0);
+        let free = |facts: &Facts| self.rules().counts_freely_as(facts.lane, now.since(facts.arrived).0);
         let in_line = |facts: &Facts| {
-            !self.held_up_by_its_lane(facts, sight, now) || !self.held_up_in(climbed(facts), sight, now)
+            !self.held_up_by_its_lane(facts, sight, now)
+                || !self.held_up_in(climbed(facts), sight, now) && !self.rest_is_kept(free(facts), sight, now)
         };
         let perhaps = self
             .waiting

@@ -45,7 +45,7 @@ impl Reference {
         for (_, facts) in starts {
             before.take_back(facts);
         }
-        let lane = self.rules().counts_as(started.lane, now.since(started.arrived).0);
+        let lane = self.rules().counts_freely_as(started.lane, now.since(started.arrived).0);
         let is_kept =
             |view: &Option<ViewSummary>| self.rest_is_kept(lane, &Sight { view: view.clone(), ..before.clone() }, now);
         if is_kept(&sight.view) && is_kept(&self.view_before) {

@@ -11,6 +11,7 @@ mod aging;
 mod corners;
 mod fit;
 mod limits;
+mod reserves;
 
 /// Lanes with queues over a pool of some requests in flight.
 fn proxy(max_in_flight: u64) -> Proxy {
@@ -413,27 +414,6 @@ fn a_fenced_vm_says_again_who_waits() {
     proxy.end(&mut other, lease);
     let started = proxy.carry(&mut [&mut stalled, &mut other]);
     assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, ticket)]);
-}
-
-#[test]
-fn reserve_lets_a_lower_lane_have_its_share() {
-    let mut proxy = with(&json!({
-        "lanes": [
-            {"name": "high", "queue": {"max_wait": "60s"}},
-            {"name": "low", "reserve": 0.5, "queue": {"max_wait": "60s"}},
-        ],
-        "pools": [{"name": "p", "max_in_flight": 4}],
-    }));
-    let mut vm = proxy.vm();
-    let mut leases: Vec<LeaseId> = (0..4).map(|_| proxy.start(&mut vm, "light", "high")).collect();
-    let high = proxy.wait(&mut vm, "light", "high");
-    proxy.later(1);
-    let low = [(); 3].map(|()| proxy.wait(&mut vm, "light", "low"));
-    let mut next = || {
-        proxy.end(&mut vm, leases.pop().unwrap());
-        proxy.carry(&mut [&mut vm])[0].1.ticket
-    };
-    assert_eq!([next(), next(), next(), next()], [low[0], low[1], high, low[2]], "first until it holds its half");
 }
 
 fn push(proxy: &Proxy, generation: u64, workers: &[bool], saturation: f64) -> Vec<Wake> {

@@ -1,20 +1,23 @@
 //! Reserves that can do nothing, and those that leave a lane nothing.
 
 use admission_core::config::{Config, LaneConfig};
+use admission_core::policy::{Lanes, Plugin};
 
-use crate::check::Notes;
 use crate::check::node::join;
+use crate::check::{Notes, Written};
 
 /// Reserves against the places of their lanes and the sizes of the pools.
-pub fn reserves(config: &Config, path: &str, notes: &mut Notes) {
+pub fn reserves(config: &Config, written: &Written<'_>, notes: &mut Notes) {
+    let path = &written.path;
     for (index, lane) in config.lanes.iter().enumerate() {
         if let Some(message) = idle(config, index, lane) {
             notes.warn(join(path, &format!("lanes[{index}].reserve")), message);
         }
     }
-    for pool in &config.pools {
-        if let Some(limit) = pool.max_in_flight {
-            in_pool(config, (&pool.name, u64::from(limit)), path, notes);
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(written.json.as_bytes()) else { return };
+    for pool in policy.pools() {
+        if let Some(cap) = &pool.max_in_flight {
+            in_pool(policy.line_up(), (&pool.name, cap.limit), path, notes);
         }
     }
 }
@@ -34,28 +37,19 @@ fn idle(config: &Config, index: usize, lane: &LaneConfig) -> Option<String> {
 }
 
 /// Reserves that a pool of a known size has no room for, and lanes that the others leave nothing there.
-fn in_pool(config: &Config, (pool, limit): (&str, u64), path: &str, notes: &mut Notes) {
-    let mut left = limit;
-    for (index, lane) in config.lanes.iter().enumerate() {
-        let Some(terms) = lane.reserve.as_ref().map(|reserve| reserve.terms()) else { continue };
-        let wanted = terms.requests.map_or(0, u64::from);
-        if wanted > 0 && left == 0 {
-            let message =
-                format!("nothing is left for it of the {limit} requests of pool {pool:?}: lanes above it have all");
-            notes.warn(join(path, &format!("lanes[{index}].reserve")), message);
-        }
-        left = left.saturating_sub(wanted);
+fn in_pool(lanes: &Lanes, (pool, limit): (&str, u64), path: &str, notes: &mut Notes) {
+    let reserves: Vec<_> = lanes.reserves(limit).collect();
+    for (lane, _, _) in reserves.iter().filter(|(.., reserved)| *reserved == 0) {
+        let message = format!("keeps nothing in pool {pool:?}: of its {limit} requests none is left for it");
+        notes.warn(join(path, &format!("lanes[{}].reserve", lane.position)), message);
     }
-    let kept_from = |lane: &LaneConfig| {
-        let above = config.lanes.iter().filter(|other| other.priority > lane.priority);
-        let kept = above.filter_map(|other| Some(other.reserve.as_ref()?.terms()).filter(|terms| !terms.lend));
-        kept.map(|terms| terms.requests.map_or(0, u64::from)).fold(0, u64::saturating_add)
-    };
-    for (index, lane) in config.lanes.iter().enumerate() {
-        if kept_from(lane) >= limit {
+    for lane in lanes.iter() {
+        let above = reserves.iter().filter(|(other, reserve, _)| other.priority > lane.priority && !reserve.lend);
+        let kept = above.fold(0_u64, |sum, (.., reserved)| sum.saturating_add(*reserved));
+        if kept >= limit {
             let message =
                 format!("starts nothing in pool {pool:?}: all of its {limit} requests are kept for lanes above");
-            notes.warn(join(path, &format!("lanes[{index}]")), message);
+            notes.warn(join(path, &format!("lanes[{}]", lane.position)), message);
         }
     }
 }

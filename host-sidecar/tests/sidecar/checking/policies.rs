@@ -70,13 +70,19 @@ fn a_reserve_that_does_nothing() {
     let floors = lanes(json!({"requests": 8}), json!({"requests": 2}));
     let floors = said(&floors);
     assert!(
-        floors[0].contains("lanes[2].reserve: nothing is left for it of the 8 requests of pool \"a\""),
+        floors[0].contains("lanes[2].reserve: keeps nothing in pool \"a\": of its 8 requests none is left"),
         "{floors:#?}"
     );
     for (place, lane) in [(1, "lanes[1]"), (2, "lanes[2]")] {
         let words = format!("{lane}: starts nothing in pool \"a\": all of its 8 requests are kept");
         assert!(floors[place].contains(&words), "{floors:#?}");
     }
+    let whole = said(&lanes(json!({"share": 1.0}), Value::Null));
+    assert!(whole[0].contains("lanes[1]: starts nothing in pool \"a\"") && whole.len() == 2, "{whole:#?}");
+    let mut small = lanes(json!({"share": 0.9}), json!({"share": 0.05, "lend": true}));
+    small["pools"][0]["max_in_flight"] = 1.into();
+    let small = said(&small);
+    assert!(small.iter().all(|line| line.contains(".reserve: keeps nothing in pool")), "{small:#?}");
 }
 
 #[test]

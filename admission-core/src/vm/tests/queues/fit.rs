@@ -183,6 +183,43 @@ fn a_large_one_gets_what_the_hold_has_kept_for_it() {
     assert!(charged(&proxy, "large", "low") > 60 * BLOCK + 100, "what it kept idle, beside its own cost");
 }
 
+/// One that keeps the line in front of ten workers, half of which is free: what is idle is what is free in all.
+#[test]
+fn a_hold_in_front_of_many_workers_is_charged_for_all_that_is_idle() {
+    let mut proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    let workers: Vec<Value> = (0..10).map(|host| worker(host, 50, None)).collect();
+    take_view(&proxy, 1, &json!({"workers": workers}));
+    let Ok(Joined::Waiting(large)) = proxy.come(&mut vm, proxy.waiter("large", "low", 100 * BLOCK)) else { panic!() };
+    for _ in 0..700 {
+        assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+        proxy.later(10);
+    }
+    vm.leave(&*proxy.store, large, proxy.now);
+    assert_eq!(charged(&proxy, "large", "low"), 1_990 * 500 * BLOCK / 7_500);
+}
+
+#[test]
+fn a_hold_ends_for_all_when_its_waiter_is_refused_for_good() {
+    let mut proxy = pool_of_blocks();
+    let mut vm = proxy.vm();
+    see(&proxy, 1, 50);
+    let Ok(Joined::Waiting(large)) = proxy.come(&mut vm, proxy.waiter("large", "low", 100 * BLOCK)) else { panic!() };
+    for _ in 0..700 {
+        assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+        proxy.later(10);
+    }
+    let rank = json!({"kv_used_blocks": 0, "kv_total_blocks": 60});
+    let smaller = json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]});
+    take_view(&proxy, 2, &json!({"workers": [smaller]}));
+    let refused = vm.poll(&*proxy.store, proxy.now).refused;
+    assert_eq!((refused[0].0, refused[0].1.reason), (large, Reason::Oversize));
+    let pool = proxy.policy.pools().next().unwrap();
+    let (ledger, _) = store::read::<Ledger>(&*proxy.store, &pool.key).unwrap();
+    assert_eq!(ledger.line_kept_for(proxy.now), Millis(0));
+    assert!(charged(&proxy, "large", "low") >= 1_990 * 50 * BLOCK / 7_500);
+}
+
 #[test]
 fn who_leaves_in_its_hold_is_charged_for_it_once() {
     let mut proxy = pool_of_blocks();
