@@ -73,6 +73,8 @@ pub struct Terms {
     pub pool: Option<Arc<Pool>>,
     /// Index of the lane that it asks for, or that its route or tenant gives it.
     lane: Option<usize>,
+    /// Index of the lane that it gets instead of the default one: it asks for objectives that the policy does not list.
+    instead_of_default: Option<usize>,
     /// Index of the highest lane it may get.
     highest: usize,
     /// For the rules, which are asked when nothing else gives it a lane.
@@ -86,13 +88,15 @@ impl Terms {
     pub fn of(policy: &Policy, arrival: &Arrival, route: &Route) -> Self {
         let limits = policy.limits(&arrival.tenant);
         let asked = arrival.asked_lane.as_ref().and_then(|name| policy.lane_named(name));
-        let objective = || arrival.objectives.iter().find_map(|name| policy.lane_of_objective(name));
+        let objective = arrival.objectives.iter().find_map(|name| policy.lane_of_objective(name));
+        let is_unknown = objective.is_none() && !arrival.objectives.is_empty();
         Self {
             tenant: arrival.tenant.clone(),
             tenant_key: policy.tenant_key(&arrival.tenant),
             mode: limits.mode.or(route.mode).unwrap_or(policy.mode),
             pool: route.pool.clone(),
-            lane: asked.or_else(objective).or(route.lane).or(limits.lane),
+            lane: asked.or(objective).or(route.lane).or(limits.lane),
+            instead_of_default: if is_unknown { policy.line_up().of_unknown_objectives() } else { None },
             highest: limits.max_lane.max(route.max_lane.unwrap_or(0)),
             path: arrival.path.clone(),
             limits: match &route.tier {
@@ -115,7 +119,7 @@ impl Terms {
             RuleSays::Lane(index) => Some(index),
             RuleSays::Nothing | RuleSays::AskModel => None,
         };
-        policy.lane_at(self.lane.or_else(by_rule), self.highest)
+        policy.lane_at(self.lane.or_else(by_rule).or(self.instead_of_default), self.highest)
     }
 
     /// Whether decisions only report.

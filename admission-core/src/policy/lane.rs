@@ -175,6 +175,12 @@ impl Lanes {
         self.at(self.freely_climbed(lane, band))
     }
 
+    /// Position of the lane of requests whose objective is not listed, where nothing else gives them one: the highest of no positive priority.
+    #[must_use]
+    pub fn of_unknown_objectives(&self) -> Option<usize> {
+        self.iter().position(|lane| lane.priority <= 0)
+    }
+
     /// Of requests that nothing gives another one.
     #[must_use]
     pub fn default_lane(&self) -> &Arc<Lane> {

@@ -48,10 +48,30 @@ async fn every_giver_of_a_lane_is_asked_in_its_order() {
         assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some(lane));
         rig.counts("sluice_requests_total", &[("lane", lane)], 1).await;
     }
-    for header in ["x-lane", "x-gateway-inference-objective"] {
-        assert_eq!(rig.ask("other", &[(header, "no-such")]).await.0, 200);
-        assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some("by-default"), "a {header} that names nothing");
+    assert_eq!(rig.ask("other", &[("x-lane", "no-such")]).await.0, 200);
+    assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some("by-default"), "a lane that there is not");
+}
+
+/// A name that no policy lists gives no more than the lane of ordinary requests, and takes nothing away that a tenant, a route or a rule gives.
+#[tokio::test]
+async fn an_objective_that_is_not_listed_is_an_ordinary_one() {
+    let rules = json!([{"path_prefix": "/v1/completions", "lane": "batch"}]);
+    let setup = three_lanes(Wait::Unread).with("/default_lane", json!("interactive")).with("/lane_rules", rules);
+    let setup = setup.with("/tenants", json!({"mine": {"lane": "interactive"}, "slow": {"max_lane": "batch"}}));
+    let rig = Rig::start(setup).await;
+    let unheard_of: Header = ("x-gateway-inference-objective", "unheard-of");
+    for (tenant, headers, lane) in [
+        ("other", &[][..], "interactive"),
+        ("other", &[unheard_of], "standard"),
+        ("mine", &[unheard_of], "interactive"),
+        ("slow", &[unheard_of], "batch"),
+    ] {
+        assert_eq!(rig.ask(tenant, headers).await.0, 200);
+        assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some(lane), "{tenant} {headers:?}");
     }
+    let prompt = json!({"model": MODEL, "prompt": "Hello", "max_tokens": 1}).to_string();
+    assert_eq!(rig.post_to("/v1/completions", "other", &[unheard_of], prompt).await.status(), 200);
+    assert_eq!(rig.seen("x-sluice-lane").as_deref(), Some("batch"), "a rule");
 }
 
 #[tokio::test]
