@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use admission_core::decide::allowed_by_budget;
+use admission_core::decide::{allowed_by_budget, bounds};
 use admission_core::ledger::Ledger;
 use admission_core::members::Members;
 use admission_core::outcome::Reason;
@@ -49,6 +49,14 @@ const WAITING: &str = "sluice_waiting_requests";
 const WAITS: &str = "sluice_waits_total";
 /// Requests held, by pool and lane.
 const LANE_IN_FLIGHT: &str = "sluice_lane_in_flight_requests";
+/// Tokens held, by pool and lane.
+const LANE_TOKENS: &str = "sluice_lane_in_flight_tokens";
+/// Tokens that wait, by pool and lane.
+const WAITING_TOKENS: &str = "sluice_waiting_tokens";
+/// Bytes of bodies that wait, by pool and lane.
+const WAITING_BYTES: &str = "sluice_waiting_bytes";
+/// Use of each bound in thousandths, by pool, lane and bound.
+const BOUND_USED: &str = "sluice_bound_used_permille";
 /// N of a lane's dispatch budget, by pool and lane.
 const BUDGET: &str = "sluice_dispatch_budget_allowed";
 /// Requests held beyond what the last scrape has seen, by pool.
@@ -87,6 +95,9 @@ const TOKENS_PER_SECOND: &str = "sluice_tokens_per_second";
 const ESTIMATE_ERROR: &str = "sluice_estimate_error_permille";
 /// Tokens that leases grew by beyond what was estimated, by pool and lane.
 const OVERDRAFT: &str = "sluice_overdraft_tokens_total";
+
+/// Label of a bound that holds for all lanes of a pool.
+const ALL_LANES: &str = "all";
 
 /// What is recorded of answers, by pool and lane.
 #[derive(Clone, Copy)]
@@ -335,13 +346,22 @@ impl Metrics {
             let of_lane = |metric: &str, value: u64| {
                 self.gauge(&[("pool", &pool.name), ("lane", &lane.name)], metric, value);
             };
-            of_lane(LANE_IN_FLIGHT, ledger.held_by(lane.key, members).requests);
+            let of_this = ledger.held_by(lane.key, members);
+            of_lane(LANE_IN_FLIGHT, of_this.requests);
+            of_lane(LANE_TOKENS, of_this.tokens.0);
             if lane.queue.is_some() {
-                of_lane(WAITING, ledger.backlog(lane.key, members).requests);
+                let waiting = ledger.backlog(lane.key, members);
+                of_lane(WAITING, waiting.requests);
+                of_lane(WAITING_TOKENS, waiting.tokens.0);
+                of_lane(WAITING_BYTES, waiting.bytes);
             }
             if let Some(allowed) = allowed_by_budget((pool, policy.line_up()), lane, view, held, now) {
                 of_lane(BUDGET, allowed);
             }
+        }
+        for used in bounds((pool, policy.line_up()), view, held, now) {
+            let lane = used.lane.map_or(ALL_LANES, |lane| &policy.line_up().at(lane).name);
+            self.gauge(&[("pool", &pool.name), ("lane", lane), ("bound", used.bound)], BOUND_USED, used.permille());
         }
     }
 

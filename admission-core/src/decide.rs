@@ -17,6 +17,7 @@ use crate::units::{Blocks, Time, Tokens};
 use crate::view::{ViewSummary, Workers};
 
 mod blocks;
+mod bounds;
 mod line;
 mod reserve;
 mod sight;
@@ -26,6 +27,7 @@ mod steering;
 mod tests;
 
 pub use blocks::{Room, Rooms, kv_notice, rooms};
+pub use bounds::{Used, bounds};
 pub use line::{Line, Rank, Turn, flow_of, urgency};
 
 use line::{first_in_line, first_of_its_tenant, within_aging_share};

@@ -133,15 +133,12 @@ impl Stream {
 
     /// It gives way to a request of a higher lane.
     pub fn evict(&mut self) {
-        if self.lease.is_none() || self.answered {
-            return;
-        }
+        let Some(lease) = self.lease.filter(|_| !self.answered) else { return };
         self.count_admission();
         if let Some(labels) = &self.admitted_as {
             self.instance.metrics.count_evicted(labels);
         }
-        let retry = Retry::After(self.policy.reject.retry_after.min);
-        let refused = Refusal { reason: Reason::Evicted, limit: None, detail: Detail::None, retry, place: None };
+        let refused = self.instance.vm(|vm| vm.evicted(&SharedData, lease, host::now()));
         host::respond(&answer::refusal(&refused, self.api, &self.policy.reject, host::dice()));
         self.release_as(Usage::Refused);
         self.phase = Phase::Refused;

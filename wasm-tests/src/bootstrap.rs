@@ -97,7 +97,7 @@ pub fn no_routes() -> Value {
 /// A bootstrap with these listeners; more listeners, and all clusters, come from files in a folder.
 #[must_use]
 pub fn dynamic(folder: &Path, listeners: &[Value]) -> Value {
-    let tags = ["pool", "lane", "model", "endpoint", "outcome", "sign", "vm"]
+    let tags = ["pool", "lane", "model", "endpoint", "outcome", "sign", "vm", "bound"]
         .map(|tag| json!({"tag_name": tag, "regex": format!("({tag}=\\.=(.*?);\\.;)")}));
     let from = |file: &str| {
         let source = json!({"path": folder.join(file), "watched_directory": {"path": folder}});

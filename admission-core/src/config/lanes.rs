@@ -19,7 +19,8 @@ pub struct LaneConfig {
     /// Not given: 1 for a negative priority, else no ceiling of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<f64>,
-    /// Part of each pool that is kept for the lane. Needs `max_in_flight` or `max_in_flight_per_worker` in every pool.
+    /// Part of each pool that is kept for the lane. A number is a share with `lend: true`; that form goes with the next release. Needs
+    /// `max_in_flight` or `max_in_flight_per_worker` in every pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<ReserveConfig>,
     /// Where requests wait that cannot start now. Without it they are refused at once.

@@ -15,7 +15,7 @@ use crate::units::Blocks;
 
 impl<'a> Scene<'a> {
     /// Every lane with a reserve, highest first, and what is reserved for it of the capacity.
-    fn reserves(&self) -> impl Iterator<Item = (&'a Lane, &'a Reserve, u64)> {
+    pub(super) fn reserves(&self) -> impl Iterator<Item = (&'a Lane, &'a Reserve, u64)> {
         // Why asked first: most policies have none, and what there is takes a look at the workers.
         let has_some = self.lanes.iter().any(|lane| lane.reserve.is_some());
         self.lanes.reserves(if has_some { self.capacity().unwrap_or(0) } else { 0 })

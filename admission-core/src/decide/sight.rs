@@ -74,6 +74,17 @@ impl<'a> Scene<'a> {
     /// The caps on requests in flight that hold now, and what they count.
     pub(super) fn caps(&self) -> impl Iterator<Item = (Cap, &'static str)> {
         let pool = self.pool;
+        let per_worker = pool
+            .max_in_flight_per_worker
+            .as_ref()
+            .zip(self.of_workers())
+            .map(|(cap, limit)| (Cap { limit, knob: Arc::clone(&cap.knob) }, "requests on all workers"));
+        pool.max_in_flight.clone().map(|cap| (cap, "requests")).into_iter().chain(per_worker)
+    }
+
+    /// Requests in flight that the workers may have by the cap of each.
+    pub(super) fn of_workers(&self) -> Option<u64> {
+        let pool = self.pool;
         let workers = match self.sight {
             Sight::Fresh(view) => Some(view.live_workers),
             // How many there were last is believed only where nothing better is configured.
@@ -82,11 +93,8 @@ impl<'a> Scene<'a> {
             }
             Sight::Stale(..) => None,
         };
-        let per_worker = pool.max_in_flight_per_worker.as_ref().zip(workers).map(|(cap, workers)| {
-            let limit = cap.limit.saturating_mul(u64::from(workers));
-            (Cap { limit, knob: Arc::clone(&cap.knob) }, "requests on all workers")
-        });
-        pool.max_in_flight.clone().map(|cap| (cap, "requests")).into_iter().chain(per_worker)
+        let cap = pool.max_in_flight_per_worker.as_ref();
+        cap.zip(workers).map(|(cap, workers)| cap.limit.saturating_mul(u64::from(workers)))
     }
 
     /// C, the most requests in flight: the least of the pool's caps, else what the engines of the live workers run concurrently.
@@ -186,6 +194,17 @@ impl<'a> Scene<'a> {
         };
         let allowed = dispatch_budget(self.most(budget), self.spare_ppm(), budget.baseline_ppm, proxies);
         Allowance { allowed, unseen }
+    }
+
+    /// U of a budget, at least 0, and N, 0 while the gate is shut; in the budget's unit.
+    pub(super) fn budget_in_use(&self, budget: &DispatchBudget) -> (u64, u64) {
+        let Allowance { allowed, unseen } = self.allowance(budget);
+        let used = match budget.unit {
+            BudgetUnit::Requests => u64::try_from(unseen.requests).unwrap_or(0),
+            BudgetUnit::Tokens => unseen.tokens.0,
+            BudgetUnit::Bytes => unseen.bytes,
+        };
+        (used, allowed.unwrap_or(0))
     }
 
     fn most(&self, budget: &DispatchBudget) -> u64 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::decide::Ask;
 use crate::directory::Directory;
-use crate::outcome::{Detail, Reason, Refusal, Retry};
+use crate::outcome::Refusal;
 use crate::policy::Policy;
 use crate::queue::Ticket;
 use crate::store::Store;
@@ -44,7 +44,7 @@ pub(super) enum Effect {
     Left(RequestId, Ticket),
     Ended(RequestId),
     Wakes(Wake),
-    Evicts(LeaseId),
+    Evicts(LeaseId, Refusal),
 }
 
 pub(super) type Shared = Rc<RefCell<Vm>>;
@@ -84,7 +84,8 @@ pub(super) fn perform(vm: &Shared, store: &impl Store, call: Call, now: Time) ->
         Call::Tick => drop(vm.tick(store, now)),
     }
     effects.extend(vm.take_wakes().into_iter().map(Effect::Wakes));
-    effects.extend(vm.take_evictions().into_iter().map(Effect::Evicts));
+    let evicted = vm.take_evictions();
+    effects.extend(evicted.into_iter().map(|lease| Effect::Evicts(lease, vm.evicted(store, lease, now))));
     effects
 }
 
@@ -117,12 +118,6 @@ pub(super) fn slot(vm: &Shared) -> Option<u16> {
 /// Under which what it holds is counted, as far as it knows.
 pub(super) fn epoch(vm: &Shared) -> Option<u64> {
     vm.borrow().holder().map(|holder| holder.epoch)
-}
-
-/// What a caller whose lease is taken away again is answered.
-pub(super) fn evicted() -> Refusal {
-    let (limit, detail, retry) = (None, Detail::None, Retry::After(Millis(0)));
-    Refusal { reason: Reason::Evicted, limit, detail, retry, place: None }
 }
 
 /// A request of a stream, with the rules that it is held to.

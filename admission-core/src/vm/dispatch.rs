@@ -365,7 +365,8 @@ impl Vm {
     fn too_late(&mut self, store: &impl Store, waiter: &Waiter, is_empty: bool, now: Time) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let place = self.place(&seen, waiter, now);
-        let retry = Retry::After(self.promise(&seen, waiter, place.wait.unwrap_or_default(), now));
+        let wait = place.wait.unwrap_or_default();
+        let retry = Retry::After(self.promise(&seen, (waiter.key(), &waiter.lane), wait, now));
         let waited = now.since(waiter.arrived).0;
         if is_empty {
             let detail = Detail::Text(format!("none has come up in {waited} ms"));

@@ -8,12 +8,15 @@ use std::rc::Rc;
 
 use super::lease::{Evicted, Lease};
 use super::{LeaseId, Vm, Wake};
+use crate::forecast;
 use crate::gather::gather;
 use crate::ledger::{Evictable, Ledger};
 use crate::members::{Holder, Members};
+use crate::outcome::{Detail, Place, Reason, Refusal, Retry};
 use crate::policy::{Lane, Lanes};
+use crate::queue::Share;
 use crate::store::{self, Store};
-use crate::units::Time;
+use crate::units::{Millis, Time};
 
 impl Vm {
     /// The answer of a request has begun: it is not evicted any more.
@@ -30,6 +33,25 @@ impl Vm {
     /// Requests that are to be evicted now: each is to be answered with [`crate::outcome::Reason::Evicted`] and released.
     pub fn take_evictions(&mut self) -> Vec<LeaseId> {
         std::mem::take(&mut self.evictions)
+    }
+
+    /// The refusal of a request that gives way: its caller may come back when those that go before it now have been served, at the pace
+    /// measured.
+    pub fn evicted(&mut self, store: &impl Store, id: LeaseId, now: Time) -> Refusal {
+        let wait = self.wait_after_eviction(store, id, now).unwrap_or_default();
+        let (limit, detail) = (None, Detail::None);
+        Refusal { reason: Reason::Evicted, limit, detail, retry: Retry::After(wait), place: None }
+    }
+
+    fn wait_after_eviction(&mut self, store: &impl Store, id: LeaseId, now: Time) -> Option<Millis> {
+        let Lease { pool_key, lanes, lane, tenant_key, classes, weight, .. } = self.leases.get(&id)?.clone();
+        let (seen, _) = store::read::<Ledger>(store, &pool_key).ok()?;
+        let lane = lanes.at(lanes.position_of(lane));
+        let flow = (tenant_key, classes.into());
+        let share = self.queues.get(&pool_key).map_or_else(Share::default, |queue| queue.share(lane, &flow));
+        let Place { position, wait } = forecast::place((&seen, &self.members), &lanes, lane, share, weight, now);
+        let wait = wait.or_else(|| seen.time_to_free(position, &self.members)).unwrap_or_default();
+        Some(self.promise(&seen, (pool_key, lane), wait, now))
     }
 
     /// Looks in every record that may ask this VM to evict: the message that says so may be lost.

@@ -52,7 +52,7 @@ impl Waiter {
         Request { ask, rules: self.rules(), tenant_key, can_be_steered, bytes, deadline }
     }
 
-    fn key(&self) -> Rc<str> {
+    pub(super) fn key(&self) -> Rc<str> {
         Rc::from(&*self.pool.key)
     }
 }
@@ -228,7 +228,7 @@ impl Vm {
         let own = waiter.deadline.filter(|deadline| *deadline < limits.max_wait);
         let knob = own.map_or_else(|| Arc::clone(&limits.max_wait_knob), |_| "the request's own deadline".into());
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
-        let retry = Retry::After(self.promise(seen, waiter, wait, now));
+        let retry = Retry::After(self.promise(seen, (waiter.key(), &waiter.lane), wait, now));
         Err(Refusal { reason: Reason::WaitTooLong, limit, detail: Detail::None, retry, place: Some(place) })
     }
 
@@ -263,7 +263,8 @@ impl Vm {
     fn full(&mut self, store: &impl Store, waiter: &Waiter, refusal: Refusal, now: Time) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let place = self.place(&seen, waiter, now);
-        let retry = Retry::After(self.promise(&seen, waiter, place.wait.unwrap_or_default(), now));
+        let wait = place.wait.unwrap_or_default();
+        let retry = Retry::After(self.promise(&seen, (waiter.key(), &waiter.lane), wait, now));
         Refusal { retry, place: Some(place), ..refusal }
     }
 
@@ -278,11 +279,11 @@ impl Vm {
 
     /// When a caller is told to come back that would have waited for `wait`: once those before it have started, and later
     /// than those that were told before. Sooner it would find a line that newcomers have kept as long.
-    pub(super) fn promise(&mut self, seen: &Ledger, waiter: &Waiter, wait: Millis, now: Time) -> Millis {
+    pub(super) fn promise(&mut self, seen: &Ledger, (key, lane): (Rc<str>, &Lane), wait: Millis, now: Time) -> Millis {
         // Each VM spaces its own callers, so that those of all come as fast as places are freed.
         let vms = self.members.iter().count() as u64;
-        let gap = Millis(gap((seen, &self.members), &waiter.lane, now).0.saturating_mul(vms.max(1)));
-        self.promises.entry((waiter.key(), waiter.lane.key)).or_default().next(wait, gap, now)
+        let gap = Millis(gap((seen, &self.members), lane, now).0.saturating_mul(vms.max(1)));
+        self.promises.entry((key, lane.key)).or_default().next(wait, gap, now)
     }
 
     /// Spreads the advice of refusals that come one after the other, where nothing but others' work stands in the way.

@@ -151,12 +151,18 @@ async fn how_long_a_request_has_waited_is_told() {
 
 #[tokio::test]
 async fn a_preemptible_request_gives_way_before_its_answer_begins() {
-    let rig = Rig::start(queues(2, Wait::Unread)).await;
+    let advice = json!({"retry_after": {"min": "10ms", "max": "60s", "jitter": 0.0}});
+    let rig = Rig::start(queues(2, Wait::Unread).with("/reject", advice)).await;
+    // Four of 300 ms, one after the other: so long does one take, as far as the proxy knows.
+    for _ in 0..4 {
+        assert_eq!(rig.post("acme", &[], &chat(MODEL, 30, false)).await.status(), 200);
+    }
+    let before = rig.worker.arrivals().requests.len();
     rig.worker.set_faults([Fault::Hang]);
     let mut victim = send(&rig, "acme", "batch", 0).await;
     eventually("the worker has it", async || {
         let inside = rig.worker.arrivals().requests.len();
-        (inside == 1).then_some(()).ok_or(inside.to_string())
+        (inside == before + 1).then_some(()).ok_or(inside.to_string())
     })
     .await;
     rig.worker.set_faults([]);
@@ -164,14 +170,50 @@ async fn a_preemptible_request_gives_way_before_its_answer_begins() {
     let evicted = victim.read_until("\r\n\r\n").await;
     let reason = evicted.lines().find_map(|line| line.strip_prefix("x-sluice-reason: "));
     assert!(evicted.starts_with("HTTP/1.1 429") && reason == Some("evicted"), "{evicted}");
-    assert!(evicted.contains("retry-after: "), "{evicted}");
+    let told = evicted.lines().find_map(|line| line.strip_prefix("retry-after-ms: ")).expect(&evicted);
+    assert!((100..10_000).contains(&told.parse::<u64>().unwrap()), "as long as the urgent one takes, at least: {told}");
     assert_eq!(urgent.status().await, Some(200));
     eventually("the worker sees the abort", async || {
-        let left = rig.worker.arrivals().requests[0].left_ms;
+        let left = rig.worker.arrivals().requests[before].left_ms;
         left.map(|_| ()).ok_or("it is still inside".to_owned())
     })
     .await;
     rig.counts("sluice_evicted_total", &[("lane", "batch")], 1).await;
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn what_is_held_and_what_waits_is_counted_in_every_unit_that_bounds_it() {
+    let setup = queues(2, Wait::Unread).with("/lanes/1/queue", json!({"max_requests": 16, "max_bytes": "64KiB"}));
+    let rig = Rig::start(setup).await;
+    let running = rig.endless("first", &[]).await;
+    let mut callers = Vec::new();
+    for number in 0..4 {
+        callers.push(send(&rig, "acme", "standard", number).await);
+    }
+    waiting(&rig, 4).await;
+    let of_lane = [("pool", "main"), ("lane", "standard")];
+    let all = rig.state().await["pools"]["main"].clone();
+    let (waits, held) = (&all["waiting"]["standard"], &all["held"]);
+    let bytes = waits["bytes"].as_u64().unwrap();
+    for (metric, value) in [
+        ("sluice_waiting_requests", Some(4)),
+        ("sluice_waiting_tokens", waits["tokens"].as_u64()),
+        ("sluice_waiting_bytes", Some(bytes)),
+        ("sluice_lane_in_flight_requests", Some(1)),
+        ("sluice_lane_in_flight_tokens", held["tokens"].as_u64()),
+    ] {
+        rig.counts(metric, &of_lane, value.unwrap()).await;
+    }
+    for (lane, bound, permille) in [
+        ("all", "max_in_flight", 1_000),
+        ("standard", "queue.max_requests", 250),
+        ("standard", "queue.max_bytes", bytes * 1_000 / (64 << 10)),
+        ("interactive", "queue.max_requests", 0),
+    ] {
+        rig.counts("sluice_bound_used_permille", &[("lane", lane), ("bound", bound)], permille).await;
+    }
+    drop((running, callers));
     rig.nothing_is_held().await;
 }
 

@@ -65,11 +65,17 @@ async fn floors_are_kept_free_and_fall_with_the_workers() {
         assert_eq!((held.len(), refused), (holds, BTreeSet::from([reason.to_owned()])), "{lane} of 256");
         all.push(held);
     }
+    for (lane, bound, permille) in
+        [("all", "max_in_flight_per_worker", 1_000), ("system", "reserve", 1_000), ("interactive", "reserve", 1_000)]
+    {
+        rig.counts("sluice_bound_used_permille", &[("lane", lane), ("bound", bound)], permille).await;
+    }
     drop(std::mem::take(&mut all));
     rig.nothing_is_held().await;
     let headers = [("x-sluice-lane", "interactive")];
     let second = futures_util::future::join_all((0..150).map(|_| rig.endless("acme", &headers))).await;
     assert_eq!(fill(&rig, "bulk", 48).await.0.len(), 48, "beside 150 of the second lane");
+    rig.counts("sluice_bound_used_permille", &[("lane", "interactive"), ("bound", "reserve")], 1_171).await;
     drop(second);
     rig.nothing_is_held().await;
     workers(&rig, 2, 1).await;
@@ -123,11 +129,7 @@ async fn a_lane_does_not_wait_while_it_holds_less_than_what_is_kept_for_it() {
             let served = arrivals[before..].iter().filter(|arrival| arrival.lane.as_deref() == Some("oncall")).count();
             assert_eq!(served, KEPT, "round {round}");
             drop(held);
-            eventually("they are over", async || {
-                let held = rig.state().await["pools"]["main"]["held"]["lanes"]["oncall"]["requests"].as_u64();
-                (held.unwrap_or(0) == 0).then_some(()).ok_or_else(|| format!("{held:?} are held"))
-            })
-            .await;
+            rig.counts("sluice_lane_in_flight_requests", &[("lane", "oncall")], 0).await;
         }
     };
     tokio::select! {

@@ -177,10 +177,12 @@ fn check_what_it_needs(path: &str, lane: &LaneConfig, above: &[LaneConfig], chec
         return;
     }
     let lends = lane.reserve.as_ref().is_some_and(|reserve| reserve.terms().lend);
-    for (field, said) in [("aging", lane.aging.is_some()), ("reserve", lends)] {
-        if said && lane.queue.is_none() {
-            check.problem(format!("{path}.{field}"), "has no meaning without `queue`: nothing of this lane waits");
-        }
+    let nothing_waits = "has no meaning without `queue`: nothing of this lane waits";
+    if lane.aging.is_some() && lane.queue.is_none() {
+        check.problem(format!("{path}.aging"), nothing_waits);
+    }
+    if lends && lane.queue.is_none() {
+        check.problem(format!("{path}.reserve"), format!("{nothing_waits}; `lend: false` needs none"));
     }
     for (field, said) in [("aging", lane.aging.is_some()), ("preemptible", lane.preemptible)] {
         if said && above.is_empty() {

@@ -213,7 +213,7 @@ impl World<'_> {
             Effect::Left(id, ticket) => self.has_left(id, ticket, changes),
             Effect::Ended(id) => changes.push(Change::Ends(id)),
             Effect::Wakes(wake) => self.send_wake(wake),
-            Effect::Evicts(lease) => self.evicted(vm, lease),
+            Effect::Evicts(lease, refusal) => self.evicted(vm, lease, &refusal),
         }
     }
 
@@ -257,7 +257,7 @@ impl World<'_> {
             Effect::Waits(id, ticket) => format!("request {} waits with {ticket:?}", id.0),
             Effect::Started(ticket, _) => format!("request {} starts", self.name_of(vm, *ticket)),
             Effect::Wakes(wake) => format!("wakes slot {}: {:?}", wake.slot, wake.note),
-            Effect::Evicts(lease) => format!("evicts {lease:?}"),
+            Effect::Evicts(lease, _) => format!("evicts {lease:?}"),
             Effect::Refused(..) | Effect::GivenUp(..) | Effect::Left(..) | Effect::Ended(_) => return,
         };
         self.note(|| format!("VM {vm}:   {what}"));

@@ -326,7 +326,7 @@ impl World<'_> {
     }
 
     /// The core takes a lease away again.
-    pub(super) fn evicted(&mut self, vm: usize, lease: LeaseId) {
+    pub(super) fn evicted(&mut self, vm: usize, lease: LeaseId, refusal: &Refusal) {
         let Some(id) = self.leases.get(&(vm, lease)).copied() else { return };
         let Some(asking) = self.asking.get(&id) else { return };
         let (number, attempt) = (asking.stream, asking.attempt);
@@ -337,7 +337,7 @@ impl World<'_> {
         let again = RequestId(self.next_request);
         self.next_request += 1;
         self.asking.insert(again, kept);
-        self.comes_back(again, number, attempt, Some(&proxy::evicted()));
+        self.comes_back(again, number, attempt, Some(refusal));
     }
 
     /// A VM is gone: so are its clients' connections and those to workers.

@@ -96,6 +96,33 @@ fn the_newest_request_of_the_lowest_lane_gives_way() {
     assert_eq!(ledger.asked_to_evict(a.members()), 1);
 }
 
+/// Requests of 400 ms before one place: three that wait in a higher lane go before the one that gives way.
+#[test]
+fn who_gives_way_may_come_back_when_those_before_it_have_been_served() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "priority": 1, "queue": {"max_wait": "60s"}},
+            {"name": "low", "preemptible": true},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let mut vm = proxy.vm();
+    for _ in 0..20 {
+        let lease = proxy.start(&mut vm, "light", "high");
+        proxy.later(400);
+        proxy.end(&mut vm, lease);
+    }
+    let low = proxy.start(&mut vm, "light", "low");
+    for _ in 0..3 {
+        proxy.wait(&mut vm, "light", "high");
+    }
+    proxy.carry(&mut [&mut vm]);
+    assert_eq!(vm.take_evictions(), [low]);
+    let refusal = vm.evicted(&*proxy.store, low, proxy.now);
+    let Retry::After(Millis(wait)) = refusal.retry else { panic!("{refusal:?}") };
+    assert!(refusal.reason == Reason::Evicted && (1_200..=2_000).contains(&wait), "{refusal:?}");
+}
+
 #[test]
 fn nobody_gives_way_to_who_waits_for_its_own_tenant() {
     let mut proxy = with(&json!({
