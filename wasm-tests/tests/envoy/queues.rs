@@ -1,5 +1,7 @@
 //! Requests that wait inside the proxy: their order over all worker threads, and every way in which a wait ends.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -254,7 +256,8 @@ async fn a_request_that_is_answered_before_its_turn_eats_no_eviction() {
     drop(place);
     waiting(&rig, 0).await;
     let mut urgent = send(&rig, "acme", "interactive", 2).await;
-    assert!(older.read_until("\r\n\r\n").await.contains("x-sluice-reason: evicted"));
+    let evicted = tokio::time::timeout(Duration::from_secs(30), older.read_until("\r\n\r\n")).await;
+    assert!(evicted.expect("the older one gives way").contains("x-sluice-reason: evicted"));
     assert_eq!(urgent.status().await, Some(200));
     drop(answered);
     rig.nothing_is_held().await;
