@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use admission_core::decide::{allowed_by_budget, bounds};
+use admission_core::decide::{DISPATCH_BUDGET, bounds};
 use admission_core::ledger::Ledger;
 use admission_core::members::Members;
 use admission_core::outcome::Reason;
@@ -355,13 +355,13 @@ impl Metrics {
                 of_lane(WAITING_TOKENS, waiting.tokens.0);
                 of_lane(WAITING_BYTES, waiting.bytes);
             }
-            if let Some(allowed) = allowed_by_budget((pool, policy.line_up()), lane, view, held, now) {
-                of_lane(BUDGET, allowed);
-            }
         }
         for used in bounds((pool, policy.line_up()), view, held, now) {
             let lane = used.lane.map_or(ALL_LANES, |lane| &policy.line_up().at(lane).name);
             self.gauge(&[("pool", &pool.name), ("lane", lane), ("bound", used.bound)], BOUND_USED, used.permille());
+            if used.bound == DISPATCH_BUDGET {
+                self.gauge(&[("pool", &pool.name), ("lane", lane)], BUDGET, used.limit);
+            }
         }
     }
 

@@ -27,7 +27,7 @@ mod steering;
 mod tests;
 
 pub use blocks::{Room, Rooms, kv_notice, rooms};
-pub use bounds::{Used, bounds};
+pub use bounds::{DISPATCH_BUDGET, Used, bounds};
 pub use line::{Line, Rank, Turn, flow_of, urgency};
 
 use line::{first_in_line, first_of_its_tenant, within_aging_share};
@@ -169,19 +169,6 @@ pub fn decide(
 
 fn scene<'a>(rules: Rules<'a>, known: Known<'a>, held: Held<'a>, now: Time) -> Scene<'a> {
     Scene::of((rules.pool, rules.lanes), known, (held.pool, held.members), now)
-}
-
-/// N of a lane's dispatch budget in its unit, 0 while it is shut; `None` for a lane without one.
-#[must_use]
-pub fn allowed_by_budget(
-    (pool, lanes): (&Pool, &Lanes),
-    lane: &Lane,
-    view: Option<&ViewSummary>,
-    counted: (&Ledger, &Members),
-    now: Time,
-) -> Option<u64> {
-    let scene = Scene::of((pool, lanes), Known { view, ..Known::default() }, counted, now);
-    lane.dispatch_budget.as_ref().map(|budget| scene.allowance(budget).allowed.unwrap_or(0))
 }
 
 /// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all, and to

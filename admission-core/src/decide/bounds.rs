@@ -8,6 +8,9 @@ use crate::policy::{Lanes, Pool};
 use crate::units::Time;
 use crate::view::ViewSummary;
 
+/// The bound of a lane whose limit is N, 0 while its gate is shut.
+pub const DISPATCH_BUDGET: &str = "dispatch_budget";
+
 /// One bound and what there is of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
@@ -58,7 +61,7 @@ pub fn bounds(
         }
         if let Some(budget) = &lane.dispatch_budget {
             let (used, limit) = scene.budget_in_use(budget);
-            all.push(of_lane("dispatch_budget", used, limit));
+            all.push(of_lane(DISPATCH_BUDGET, used, limit));
         }
     }
     all

@@ -34,14 +34,14 @@ impl<'a> Scene<'a> {
 
     /// A lane starts no request in the places that are kept for those of a higher priority.
     pub(super) fn leaves_reserved(&self, lane: &Lane) -> Result<(), Refusal> {
-        let keeps = |other: &Lane, reserve: &Reserve| !reserve.lend && other.priority > lane.priority;
-        let kept = self.reserves().filter(|(other, reserve, _)| keeps(other, reserve));
-        let kept =
-            kept.map(|(other, reserve, reserved)| (reserve, reserved.saturating_sub(self.held_by(other).requests)));
         let (mut all_kept, mut knob) = (0_u64, None);
-        for (reserve, kept) in kept.filter(|(_, kept)| *kept > 0) {
+        for (other, reserve, reserved) in self.reserves() {
+            if reserve.lend || other.priority <= lane.priority {
+                continue;
+            }
+            let kept = reserved.saturating_sub(self.held_by(other).requests);
             all_kept = all_kept.saturating_add(kept);
-            knob = knob.or(Some(&reserve.knob));
+            knob = knob.or((kept > 0).then_some(&reserve.knob));
         }
         let (Some(knob), Some(capacity)) = (knob, self.capacity()) else { return Ok(()) };
         let with_this = self.ledger.held(self.members).requests.saturating_add(1);

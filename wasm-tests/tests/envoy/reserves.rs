@@ -38,7 +38,7 @@ async fn fill(rig: &Rig, lane: &str, may_start: usize) -> (Vec<RawCaller>, BTree
     (held, reasons)
 }
 
-/// So many workers are up, as the proxy hears.
+/// Sends a view in which so many workers are up.
 async fn workers(rig: &Rig, generation: u64, count: u16) {
     let all: Vec<Value> = (0..count).map(|port| view::free(([127, 0, 0, 2], 1 + port).into(), 0)).collect();
     let pool = json!({"saturation": 0.0, "workers": all});

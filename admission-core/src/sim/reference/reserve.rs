@@ -38,13 +38,7 @@ impl Reference {
         sight: &Sight,
         now: Time,
     ) -> Result<(), String> {
-        if started.policy != self.policy || now <= self.disagree_until.max(self.mixed_until).max(self.troubled_until) {
-            return Ok(());
-        }
-        let mut before = sight.clone();
-        for (_, facts) in starts {
-            before.take_back(facts);
-        }
+        let Some(before) = self.before_all(started, starts, sight, now) else { return Ok(()) };
         let lane = self.rules().counts_freely_as(started.lane, now.since(started.arrived).0);
         let is_kept =
             |view: &Option<ViewSummary>| self.rest_is_kept(lane, &Sight { view: view.clone(), ..before.clone() }, now);

@@ -108,6 +108,23 @@ impl Reference {
         Err(format!("the pool was at the ceiling of lane {lane}"))
     }
 
+    /// The sight before all that started in one step; `None` while VMs may disagree on whose holdings count, or are held to two policies.
+    pub(super) fn before_all(
+        &self,
+        started: &Facts,
+        starts: &[(RequestId, &Facts)],
+        sight: &Sight,
+        now: Time,
+    ) -> Option<Sight> {
+        let asked_from = self.disagree_until.max(self.mixed_until).max(self.troubled_until);
+        let is_asked = started.policy == self.policy && now > asked_from;
+        is_asked.then(|| {
+            let mut before = sight.clone();
+            starts.iter().for_each(|(_, facts)| before.take_back(facts));
+            before
+        })
+    }
+
     /// A lane with a dispatch budget starts nothing beyond it. Not asked while VMs may disagree on whose holdings count, or are
     /// held to two policies.
     pub(super) fn budget_holds(
@@ -117,13 +134,7 @@ impl Reference {
         sight: &Sight,
         now: Time,
     ) -> Result<(), String> {
-        if started.policy != self.policy || now <= self.disagree_until.max(self.mixed_until).max(self.troubled_until) {
-            return Ok(());
-        }
-        let mut before = sight.clone();
-        for (_, facts) in starts {
-            before.take_back(facts);
-        }
+        let Some(mut before) = self.before_all(started, starts, sight, now) else { return Ok(()) };
         before.demand = sight.demand.min(self.demand_before);
         let lane = self.rules().counts_as(started.lane, now.since(started.arrived).0);
         let is_spent = |view: &Option<ViewSummary>| {

@@ -35,6 +35,16 @@ fn charged(proxy: &Proxy, tenant: &str, lane: &str) -> u64 {
     ledger.start_tag(FlowKey::of(&pool.key, LaneKey::of(lane)), 0) / 1_024
 }
 
+/// A request for all blocks of a worker, seven seconds after it came: for the last two it has kept the line.
+fn keeps_the_line(proxy: &mut Proxy, vm: &mut Vm) -> Ticket {
+    let Ok(Joined::Waiting(large)) = proxy.come(vm, proxy.waiter("large", "low", BLOCKS * BLOCK)) else { panic!() };
+    for _ in 0..700 {
+        assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
+        proxy.later(10);
+    }
+    large
+}
+
 /// One request, from its arrival to its end.
 struct Small {
     ends: Time,
@@ -190,13 +200,41 @@ fn a_hold_in_front_of_many_workers_is_charged_for_all_that_is_idle() {
     let mut vm = proxy.vm();
     let workers: Vec<Value> = (0..10).map(|host| worker(host, 50, None)).collect();
     take_view(&proxy, 1, &json!({"workers": workers}));
-    let Ok(Joined::Waiting(large)) = proxy.come(&mut vm, proxy.waiter("large", "low", 100 * BLOCK)) else { panic!() };
-    for _ in 0..700 {
-        assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
-        proxy.later(10);
-    }
+    let large = keeps_the_line(&mut proxy, &mut vm);
     vm.leave(&*proxy.store, large, proxy.now);
     assert_eq!(charged(&proxy, "large", "low"), 1_990 * 500 * BLOCK / 7_500);
+}
+
+/// A VM dies while a waiter of it keeps the line: what waits behind starts once the VM is void, long before the hold was to end.
+#[test]
+fn a_dead_vm_keeps_the_line_no_longer() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "low", "queue": {"max_wait": "60s"}},
+            {"name": "small", "priority": -1, "queue": {"max_wait": "60s"}},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 99, "kv": {"block_size": BLOCK, "headroom": 0.0}, "stale": {"hold": "600s"}}],
+    }));
+    let (mut gone, mut vm) = (proxy.vm(), proxy.vm());
+    see(&proxy, 1, 50);
+    let Ok(Joined::Waiting(_)) = proxy.come(&mut gone, proxy.waiter("large", "low", BLOCKS * BLOCK)) else { panic!() };
+    for _ in 0..310 {
+        assert_eq!(gone.poll(&*proxy.store, proxy.now).started, []);
+        gone.tick(&*proxy.store, proxy.now).unwrap();
+        vm.tick(&*proxy.store, proxy.now).unwrap();
+        proxy.later(100);
+    }
+    let Ok(Joined::Waiting(small)) = proxy.come(&mut vm, proxy.waiter("small", "small", BLOCK)) else {
+        panic!("it holds")
+    };
+    let mut started = Vec::new();
+    for _ in 0..15 {
+        proxy.later(100);
+        vm.tick(&*proxy.store, proxy.now).unwrap();
+        started.extend(vm.poll(&*proxy.store, proxy.now).started.into_iter().map(|started| started.ticket));
+    }
+    assert_eq!(started, [small]);
+    assert_eq!(charged(&proxy, "large", "low"), 0, "the VM that knew what it kept idle is gone");
 }
 
 #[test]
@@ -204,11 +242,7 @@ fn a_hold_ends_for_all_when_its_waiter_is_refused_for_good() {
     let mut proxy = pool_of_blocks();
     let mut vm = proxy.vm();
     see(&proxy, 1, 50);
-    let Ok(Joined::Waiting(large)) = proxy.come(&mut vm, proxy.waiter("large", "low", 100 * BLOCK)) else { panic!() };
-    for _ in 0..700 {
-        assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
-        proxy.later(10);
-    }
+    let large = keeps_the_line(&mut proxy, &mut vm);
     let rank = json!({"kv_used_blocks": 0, "kv_total_blocks": 60});
     let smaller = json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]});
     take_view(&proxy, 2, &json!({"workers": [smaller]}));
@@ -225,11 +259,7 @@ fn who_leaves_in_its_hold_is_charged_for_it_once() {
     let mut proxy = pool_of_blocks();
     let mut vm = proxy.vm();
     see(&proxy, 1, 50);
-    let Ok(Joined::Waiting(large)) = proxy.come(&mut vm, proxy.waiter("large", "low", 100 * BLOCK)) else { panic!() };
-    for _ in 0..700 {
-        assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []);
-        proxy.later(10);
-    }
+    let large = keeps_the_line(&mut proxy, &mut vm);
     assert_eq!(charged(&proxy, "large", "low"), 0, "its hold lasts");
     vm.leave(&*proxy.store, large, proxy.now);
     // Two seconds of 50 idle blocks; no request has ended, and a usual one is taken to last 7.5 s.
