@@ -20,7 +20,7 @@ mod view;
 pub use lanes::{LaneConfig, LaneRuleConfig, ReserveConfig, ReserveTerms, RouteConfig, RouteMatchConfig};
 pub use limits::{BurstyRate, LimitsConfig, RateConfig, TenantLimitsConfig};
 pub use pools::{ClassConfig, EstimateConfig, KvConfig, OutputEstimate, PoolConfig, StaleConfig, StalePolicy};
-pub use queues::{AgingConfig, BudgetUnit, DispatchBudgetConfig, Order, QueueConfig};
+pub use queues::{AgingConfig, BudgetUnit, DispatchBudgetConfig, Order, PoolQueueConfig, QueueConfig};
 #[cfg(feature = "schema")]
 pub use schema::schema;
 pub use view::{PullConfig, Secret, ViewConfig};

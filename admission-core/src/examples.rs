@@ -238,6 +238,7 @@ impl Runner {
             tenant_key: Rc::from(&*terms.tenant_key),
             can_be_steered: true,
             bytes: 0,
+            kept_bytes: 0,
             deadline: step.deadline.as_deref().map(millis),
             arrived: self.now,
         }

@@ -265,6 +265,16 @@ impl Intake {
         self.arrival.body_bytes.unwrap_or_else(|| self.scanner.bytes())
     }
 
+    /// Bytes of its body that the proxy may hold while it waits: what has come of one that is held as a whole, else at most as much as is
+    /// ever held.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        match (self.ended, self.arrival.body_bytes) {
+            (true, _) => self.scanner.bytes(),
+            (false, size) => size.unwrap_or(u64::MAX).min(self.hold_limit),
+        }
+    }
+
     /// Holds a request that waits to the terms of another policy. It goes to the pool of that policy that has the name of its
     /// own, or to the one that the terms name; `None` when there is neither.
     pub fn renew(&mut self, terms: Terms, policy: &Policy) -> Option<(Ask, Arc<Pool>)> {

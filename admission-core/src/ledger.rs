@@ -31,7 +31,7 @@ pub use blocked::Blocked;
 pub use drain::Drain;
 pub use fair::FlowKey;
 pub use last_starts::LAST_STARTS;
-pub use line::{Backlog, Head, Report, Yielding};
+pub use line::{Backlog, Head, Large, Report, Yielding};
 pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
 
@@ -317,13 +317,23 @@ impl Ledger {
 
     /// Who waits for the pool, by the lane they came for; a lane may come more than once.
     pub fn waiting<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (LaneKey, Backlog)> {
+        self.line.waiting(members).map(|(_, lane, backlog)| (lane, backlog))
+    }
+
+    /// Who waits for the pool, by VM and the lane they came for.
+    pub fn waiting_by_vm<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, LaneKey, Backlog)> {
         self.line.waiting(members)
+    }
+
+    /// Tenants with much waiting, by VM.
+    pub fn large<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Large)> {
+        self.line.large.live(members).map(|(holder, large)| (holder, *large))
     }
 
     /// What waits for one lane of the pool.
     #[must_use]
     pub fn backlog(&self, lane: LaneKey, members: &Members) -> Backlog {
-        let of_lane = self.line.waiting(members).filter(|(other, _)| *other == lane);
+        let of_lane = self.waiting(members).filter(|(other, _)| *other == lane);
         of_lane.fold(Backlog::default(), |sum, (_, backlog)| sum.plus(backlog))
     }
 
@@ -341,16 +351,8 @@ impl Ledger {
     pub fn publish(&mut self, members: &Members, holder: Holder, report: &Report) {
         self.line.publish(members, holder, report);
         let Self { line, bands, .. } = self;
-        bands.forget_idle(|lane| line.waiting(members).any(|(other, backlog)| other == lane && backlog.requests > 0));
-    }
-
-    /// Who waits for the pool in other VMs, by the lane they came for.
-    pub fn waiting_elsewhere<'a>(
-        &'a self,
-        members: &'a Members,
-        here: Holder,
-    ) -> impl Iterator<Item = (LaneKey, Backlog)> {
-        self.line.waiting_elsewhere(members, here)
+        bands
+            .forget_idle(|lane| line.waiting(members).any(|(_, other, backlog)| other == lane && backlog.requests > 0));
     }
 
     /// The virtual time of a lane.

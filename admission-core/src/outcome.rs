@@ -50,7 +50,7 @@ pub enum Reason {
     OthersFirst,
     /// Others of the same tenant wait for its caps that come first.
     OwnFirst,
-    /// The lane's queue has no room.
+    /// The queue of its lane or pool has no room.
     QueueFull,
     /// It would wait longer than its lane or its own deadline allows.
     WaitTooLong,
@@ -269,7 +269,7 @@ impl fmt::Display for Refusal {
             Reason::Reserved => "what is left of this pool is kept for higher lanes",
             Reason::OthersFirst => "others wait for this pool that come first",
             Reason::OwnFirst => "others of this tenant wait that come first",
-            Reason::QueueFull => "the queue of the request's lane is full",
+            Reason::QueueFull => "as much waits as may",
             Reason::WaitTooLong => "the wait in the queue would be too long",
             Reason::QueueTimeout => "the wait in the queue was too long",
             Reason::Evicted => "the request gave way to a more urgent one",

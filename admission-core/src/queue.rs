@@ -17,6 +17,7 @@ use crate::units::{Millis, Time};
 
 mod band;
 mod fit;
+mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,8 @@ pub(crate) use band::Aside;
 use band::Band;
 pub(crate) use fit::Hold;
 use fit::{Fit, RoomsByLane};
+pub(crate) use shares::Share;
+use shares::TenantBytes;
 
 /// Names a waiter within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +53,8 @@ pub struct Waiter {
     pub can_be_steered: bool,
     /// Size of its body, as far as it is known.
     pub bytes: u64,
+    /// Bytes of its body that the proxy may hold while it waits.
+    pub kept_bytes: u64,
     /// Within which the caller wants the first token.
     pub deadline: Option<Millis>,
     /// When it came.
@@ -73,7 +78,7 @@ impl Waiter {
     }
 
     pub(crate) fn backlog(&self) -> Backlog {
-        Backlog { requests: 1, tokens: self.amount().tokens, bytes: self.bytes, oldest: self.arrived, aside: 0 }
+        Backlog { requests: 1, tokens: self.amount().tokens, bytes: self.kept_bytes, oldest: self.arrived, aside: 0 }
     }
 
     /// Position of the lane that it has climbed to, and when it climbs next.
@@ -156,6 +161,7 @@ pub(crate) struct Queue {
     bands: BTreeMap<(usize, LaneKey), Band>,
     backlog: BTreeMap<LaneKey, Backlog>,
     arrivals: BTreeSet<(LaneKey, Time, Ticket)>,
+    bytes: TenantBytes,
     climbing: BTreeSet<(Time, Ticket)>,
     /// Waiters that have climbed above the default lane.
     far: BTreeSet<Ticket>,
@@ -212,6 +218,7 @@ impl Queue {
         let backlog = self.backlog.entry(lane).or_default();
         *backlog = backlog.plus(waiting.waiter.backlog());
         self.arrivals.insert((lane, waiting.waiter.arrived, ticket));
+        self.bytes.add(&waiting.waiter);
         self.climbing.extend(waiting.climbs.map(|at| (at, ticket)));
         self.far.extend(waiting.climb.is_far.then_some(ticket));
         self.ending.insert((waiting.until, ticket));
@@ -242,6 +249,7 @@ impl Queue {
             backlog.bytes = backlog.bytes.saturating_sub(leaving.bytes);
         }
         self.arrivals.remove(&(lane, waiting.waiter.arrived, ticket));
+        self.bytes.take(&waiting.waiter);
         if let Some(at) = waiting.climbs {
             self.climbing.remove(&(at, ticket));
         }
@@ -447,28 +455,8 @@ impl Queue {
             demand,
             heads: self.candidates().map(|candidate| candidate.head).collect(),
             yielding: self.yielding(),
+            large: self.bytes.large(),
             for_a_class: self.bands.values().any(Band::waits_for_a_class),
         }
     }
-
-    /// How a flow stands among those that wait for a lane.
-    pub(crate) fn share(&self, lane: &Lane, flow: &FlowId) -> Share {
-        let band = self.bands.get(&(lane.position, lane.key));
-        Share {
-            own: band.map_or(0, |band| band.waiting_in(flow)),
-            all: self.backlog.get(&lane.key).map_or(0, |backlog| backlog.requests),
-            weights: band.map_or(0, Band::weights),
-        }
-    }
-}
-
-/// How a flow stands among those that wait for a lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Share {
-    /// Its own requests that wait.
-    pub(crate) own: u64,
-    /// Requests of anybody.
-    pub(crate) all: u64,
-    /// Weights of all flows that have some.
-    pub(crate) weights: u64,
 }

@@ -32,6 +32,7 @@ mod learning;
 mod lease;
 mod overdraft;
 mod picture;
+mod room;
 #[cfg(test)]
 mod tests;
 mod waiting;

@@ -70,6 +70,7 @@ impl Stream {
             tenant_key: terms.tenant_key.as_str().into(),
             can_be_steered: taking.headers_open,
             bytes: taking.intake.bytes(),
+            kept_bytes: taking.intake.kept_bytes(),
             deadline: taking.intake.arrival().ttft_deadline,
             arrived,
         }

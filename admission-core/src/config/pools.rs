@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{RateConfig, default_hold, text};
+use super::{PoolQueueConfig, RateConfig, default_hold, text};
 use crate::estimate::Family;
 use crate::outcome::Reason;
 use crate::units::Millis;
@@ -68,6 +68,9 @@ pub struct PoolConfig {
     /// is read, see `header_pause`.
     #[serde(default)]
     pub pick_endpoint: bool,
+    /// Bounds of what waits for the pool, of all lanes together.
+    #[serde(default)]
+    pub queue: PoolQueueConfig,
     /// How long requests wait in their lane's queue for a worker to appear while a fresh view lists none; more than 0 and at
     /// most one hour. Without it they are refused at once, as are those of lanes without a queue.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "text::optional_duration")]

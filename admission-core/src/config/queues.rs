@@ -15,7 +15,7 @@ pub struct QueueConfig {
     /// Most estimated tokens, prompt and output, of all that wait; at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Most bytes of all bodies that wait, more than 0.
+    /// Most bytes of all bodies that wait, as far as the proxy holds them: of each at most `body.hold_limit`; more than 0.
     #[serde(skip_serializing_if = "Option::is_none", with = "text::optional_size")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<text::Size>"))]
     pub max_bytes: Option<u64>,
@@ -25,6 +25,21 @@ pub struct QueueConfig {
     pub max_wait: Millis,
     /// Who starts first of those of one tenant.
     pub order: Order,
+}
+
+/// Bounds of what waits for a pool, of all its lanes together and over all worker threads. Where one of these is reached, a request of a higher
+/// lane takes the place of the newest of the lowest lane; any other is refused.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolQueueConfig {
+    /// Most requests that wait, at least 1; not bound if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u64>,
+    /// Most bytes of all bodies that wait, more than 0; a quarter of it for one tenant, whose first request may have more.
+    #[serde(with = "text::size")]
+    #[cfg_attr(feature = "schema", schemars(with = "text::Size"))]
+    pub max_bytes: u64,
 }
 
 /// Who starts first of the waiting requests of one tenant.
@@ -100,6 +115,12 @@ pub enum BudgetUnit {
 impl Default for QueueConfig {
     fn default() -> Self {
         Self { max_requests: 128, max_tokens: None, max_bytes: None, max_wait: Millis(10_000), order: Order::default() }
+    }
+}
+
+impl Default for PoolQueueConfig {
+    fn default() -> Self {
+        Self { max_requests: None, max_bytes: 256 << 20 }
     }
 }
 

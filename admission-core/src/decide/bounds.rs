@@ -2,7 +2,7 @@
 
 use super::Known;
 use super::sight::Scene;
-use crate::ledger::Ledger;
+use crate::ledger::{Backlog, Ledger};
 use crate::members::Members;
 use crate::policy::{Lanes, Pool};
 use crate::units::Time;
@@ -46,6 +46,11 @@ pub fn bounds(
     let of_all = pool.max_in_flight.as_ref().map(|cap| cap.limit).map(is_of_pool("max_in_flight"));
     let of_workers = scene.of_workers().map(is_of_pool("max_in_flight_per_worker"));
     let mut all: Vec<Used> = of_all.into_iter().chain(of_workers).collect();
+    let waiting = ledger.waiting(members).fold(Backlog::default(), |sum, (_, backlog)| sum.plus(backlog));
+    let of_queue = |bound, used, limit| Used { lane: None, bound, used, limit };
+    let requests = pool.queue.max_requests.as_ref();
+    all.extend(requests.map(|cap| of_queue("queue.max_requests", waiting.requests, cap.limit)));
+    all.push(of_queue("queue.max_bytes", waiting.bytes, pool.queue.max_bytes.limit));
     for (lane, _, limit) in scene.reserves() {
         let used = ledger.held_by(lane.key, members).requests;
         all.push(Used { lane: Some(lane.position), bound: "reserve", used, limit });

@@ -99,6 +99,15 @@ pub struct Yielding {
     pub steered: bool,
 }
 
+/// A tenant whose waiters' bodies are so large together that a VM says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Large {
+    /// Names the tenant, as the heads do.
+    pub flow: u64,
+    /// Bytes of the bodies.
+    pub bytes: u64,
+}
+
 /// What one VM says of its waiters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -108,6 +117,8 @@ pub struct Report {
     pub heads: Vec<Head>,
     /// Waiters that let others pass: of each band and lane the first and the one that needs least.
     pub yielding: Vec<Yielding>,
+    /// Tenants with much waiting.
+    pub large: Vec<Large>,
     /// Some wait for a class of the pool alone.
     pub for_a_class: bool,
     /// Requests that wait for nothing but the pool, in lanes without a dispatch budget.
@@ -122,6 +133,7 @@ pub(super) struct Line {
     pub(super) yielding: PerVm<Yielding>,
     pub(super) for_a_class: PerVm<ForAClass>,
     pub(super) demand: PerVm<Demand>,
+    pub(super) large: PerVm<Large>,
 }
 
 /// Requests of one VM that wait for nothing but the pool, in lanes without a dispatch budget.
@@ -140,19 +152,11 @@ impl Line {
         self.yielding.publish(members, holder, report.yielding.iter().copied());
         self.for_a_class.publish(members, holder, report.for_a_class.then_some(ForAClass));
         self.demand.publish(members, holder, (report.demand > 0).then_some(Demand(report.demand)));
+        self.large.publish(members, holder, report.large.iter().copied());
     }
 
-    pub(super) fn waiting<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (LaneKey, Backlog)> {
-        self.waiting.live(members).map(|(_, waiting)| *waiting)
-    }
-
-    pub(super) fn waiting_elsewhere<'a>(
-        &'a self,
-        members: &'a Members,
-        here: Holder,
-    ) -> impl Iterator<Item = (LaneKey, Backlog)> {
-        let elsewhere = self.waiting.live(members).filter(move |(holder, _)| *holder != here);
-        elsewhere.map(|(_, waiting)| *waiting)
+    pub(super) fn waiting<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, LaneKey, Backlog)> {
+        self.waiting.live(members).map(|(holder, (lane, backlog))| (holder, *lane, *backlog))
     }
 }
 
@@ -213,6 +217,17 @@ impl Row for Yielding {
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         Some(Self { head: Head::read(reader)?, blocks: Blocks(reader.u64()?), steered: reader.u8()? != 0 })
+    }
+}
+
+impl Row for Large {
+    fn write(&self, out: &mut Writer) {
+        out.u64(self.flow);
+        out.u64(self.bytes);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self { flow: reader.u64()?, bytes: reader.u64()? })
     }
 }
 

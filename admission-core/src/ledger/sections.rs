@@ -35,6 +35,7 @@ const SECTION_YIELDING: u8 = 21;
 const SECTION_HOLD: u8 = 22;
 const SECTION_BEGUN_AT: u8 = 23;
 const SECTION_LAST_STARTS: u8 = 24;
+const SECTION_LARGE: u8 = 25;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -84,6 +85,7 @@ impl Record for Ledger {
         if self.last_starts != LastStarts::default() {
             writer.section(SECTION_LAST_STARTS, |out| self.last_starts.write(out));
         }
+        writer.section(SECTION_LARGE, |out| self.line.large.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -114,6 +116,7 @@ impl Record for Ledger {
                 SECTION_YIELDING => record.line.yielding = PerVm::read(&mut reader)?,
                 SECTION_HOLD => record.hold = Hold::read(&mut reader)?,
                 SECTION_LAST_STARTS => record.last_starts = LastStarts::read(&mut reader)?,
+                SECTION_LARGE => record.line.large = PerVm::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 _ => return Some(false),
             }

@@ -237,7 +237,8 @@ fn full_ledger() -> Ledger {
     let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, ..Report::default() };
     ledger.publish(&members, b, &report);
     let yielding = vec![Yielding { head, blocks: Blocks(9), steered: true }];
-    ledger.publish(&members, a, &Report { heads: vec![head, Head { tag: 8, ..head }], yielding, demand: 3, ..report });
+    let (heads, large) = (vec![head, Head { tag: 8, ..head }], vec![Large { flow: 2, bytes: 300 }]);
+    ledger.publish(&members, a, &Report { heads, yielding, large, demand: 3, ..report });
     assert!(ledger.hold_line(Time(70), Time(80)));
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
     ledger.note_climbed(true);

@@ -57,6 +57,8 @@ pub struct Pool {
     pub stale: Stale,
     /// Each request is steered to a worker.
     pub pick_endpoint: bool,
+    /// Bounds of what waits for it, of all lanes together.
+    pub queue: PoolQueue,
     /// How long requests wait for a worker to appear while a fresh view lists none.
     pub hold_when_empty: Option<Millis>,
     /// What a refusal names when all workers are busy: the sidecar's thresholds decide that.
@@ -78,6 +80,23 @@ pub struct Class {
     pub max_model_len: Option<Cap>,
     /// Prompt tokens of one request.
     pub max_prompt_tokens: Option<Cap>,
+}
+
+/// Bounds of what waits for a pool, of all lanes together and over all worker threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolQueue {
+    /// Requests.
+    pub max_requests: Option<Cap>,
+    /// Bytes of their bodies.
+    pub max_bytes: Cap,
+}
+
+impl PoolQueue {
+    /// Bytes that may wait of one tenant, beside its first request.
+    #[must_use]
+    pub const fn bytes_of_a_tenant(&self) -> u64 {
+        self.max_bytes.limit / 4
+    }
 }
 
 /// Another pool, and for what it is asked.

@@ -44,6 +44,7 @@ fn waiter(policy: &Policy, random: &mut fastrand::Rng, now: Time) -> Waiter {
         tenant_key: tenant.into(),
         can_be_steered: false,
         bytes: prompt.0 * 4,
+        kept_bytes: prompt.0 * 4,
         deadline: random.bool().then(|| Millis(random.u64(100..5_000))),
         arrived: now,
     }

@@ -132,6 +132,7 @@ pub(super) fn waiter(policy: &Policy, stream: &Stream, ask: Ask, now: Time) -> O
         tenant_key: policy.tenant_key(stream.tenant).into(),
         can_be_steered: stream.can_be_steered,
         bytes: ask.prompt.0 * 4,
+        kept_bytes: ask.prompt.0 * 4,
         deadline: stream.ttft.map(Millis),
         arrived: now,
     })

@@ -65,9 +65,10 @@ enum Go {
 impl Vm {
     /// Carries out what another VM, or this one, has been told.
     pub fn woken(&mut self, store: &impl Store, note: &Note, now: Time) -> Progress {
-        let mut progress = Progress { started: Vec::new(), refused: std::mem::take(&mut self.displaced) };
+        let mut progress = Progress::default();
         match note {
             Note::Evict(pool_key) => self.evict(store, pool_key),
+            Note::GiveWay(pool_key) => self.let_lowest_give_way(store, pool_key, now),
             Note::Start(key) if self.queues.contains_key(key) => {
                 progress.add(self.dispatch(store, key, true, now));
             }
@@ -81,6 +82,7 @@ impl Vm {
                 }
             }
         }
+        progress.refused.append(&mut self.displaced);
         progress
     }
 

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use super::claim::contention;
 use super::dispatch::{note_emptiness, stays_until};
 use super::hold::end_hold;
+use super::room::{Room, has_room};
 use super::{Admission, Request, Vm, Wake};
 use crate::decide::{Held, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::forecast;
 use crate::ledger::{Backlog, FlowKey, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
-use crate::policy::{Cap, Lane, QueueLimits};
-use crate::queue::{Aside, Queue, Share, Ticket, Waiter, Waiting};
+use crate::policy::{Lane, QueueLimits};
+use crate::queue::{Aside, Queue, Share, Ticket, Waiter};
 use crate::store::{self, Store, StoreError};
-use crate::units::{Millis, Time, Tokens};
+use crate::units::{Millis, Time};
 
 /// How a request has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +30,8 @@ pub enum Joined {
 /// Times a request that finds at the last moment that it may start is tried again, before it waits all the same.
 const TRIES: u32 = 3;
 
-/// Most waiters that give way to one newcomer.
-const MOST_GIVE_WAY: usize = 3;
-
 /// Why a request does not join.
-enum NotJoined {
+pub(super) enum NotJoined {
     MayStart,
     /// With what is too much.
     Full(Box<Refusal>, Backlog),
@@ -157,24 +155,26 @@ impl Vm {
         if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
             queue.extend(ticket, until);
         }
-        let report = queue.report();
+        let (report, bytes) = (queue.report(), queue.bytes_of(&waiter.tenant_key));
         let members = &self.members;
         let published = store::update(store, &key, |ledger: &mut Ledger| {
             let held = Held { tenant: &tenant, pool: ledger, members };
             if unless_it_may_start && decide(&waiter.ask, waiter.rules(), &turn, known, held, now).is_ok() {
                 return Err(NotJoined::MayStart);
             }
-            let mine = report.waiting.iter().find(|(lane, _)| *lane == band).map(|(_, backlog)| *backlog);
-            has_room(ledger, members, holder, &waiter, mine.unwrap_or_default(), limits)?;
+            let room = has_room((ledger, members), holder, &waiter, (&report, bytes), limits)?;
             ledger.publish(members, holder, &report);
-            Ok(())
+            Ok(room)
         });
         match published.map_err(failed).and_then(|joined| joined) {
-            Ok(()) => {
+            Ok(room) => {
                 queue.published = report;
                 let tenant_key = Rc::clone(&waiter.tenant_key);
                 self.queues.insert(Rc::clone(&key), queue);
                 self.after_joining(store, (&key, &tenant_key), &waiter, refused);
+                if room == Room::OfLower {
+                    self.let_lowest_give_way(store, &key, now);
+                }
                 Ok(ticket)
             }
             Err(not_joined) => {
@@ -230,42 +230,6 @@ impl Vm {
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
         let retry = Retry::After(self.promise(seen, (waiter.key(), &waiter.lane), wait, now));
         Err(Refusal { reason: Reason::WaitTooLong, limit, detail: Detail::None, retry, place: Some(place) })
-    }
-
-    /// Makes room in a full queue for a tenant that has less waiting in this VM, for its weight, than another: the last of
-    /// the one that has most gives way, or the last few. Otherwise one tenant that floods would keep all others out of a queue
-    /// in which their turn comes soon. False when nobody has more, or when that would still not be room enough: then nobody
-    /// gives way.
-    fn displace(
-        &mut self,
-        store: &impl Store,
-        newcomer: &Waiter,
-        refusal: &Refusal,
-        excess: Backlog,
-        now: Time,
-    ) -> bool {
-        let key = newcomer.key();
-        let Some(last) = self.queues.get_mut(&key).and_then(|queue| give_way(queue, newcomer, excess)) else {
-            return false;
-        };
-        for (ticket, waiting) in last {
-            end_hold(store, &key, &waiting, now);
-            let waiter = waiting.waiter;
-            self.publish_blocked(store, &waiter.tenant_key);
-            let refusal = self.full(store, &waiter, refusal.clone(), now);
-            self.displaced.push((ticket, refusal));
-        }
-        self.wakes.extend(self.slot().map(|slot| Wake::start(slot, &key)));
-        true
-    }
-
-    /// Completes the refusal of a full queue.
-    fn full(&mut self, store: &impl Store, waiter: &Waiter, refusal: Refusal, now: Time) -> Refusal {
-        let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
-        let place = self.place(&seen, waiter, now);
-        let wait = place.wait.unwrap_or_default();
-        let retry = Retry::After(self.promise(&seen, (waiter.key(), &waiter.lane), wait, now));
-        Refusal { retry, place: Some(place), ..refusal }
     }
 
     pub(super) fn place(&self, seen: &Ledger, waiter: &Waiter, now: Time) -> Place {
@@ -427,64 +391,4 @@ pub(super) fn newcomer<'a>(queue: Option<&Queue>, request: &Request<'a>, arrived
 /// Time between starts in a lane while others waited, or between ends of requests in its pool.
 fn gap((seen, members): (&Ledger, &Members), lane: &Lane, now: Time) -> Millis {
     seen.time_between_starts(lane.key, members, now).unwrap_or_default()
-}
-
-/// Takes out those that give way to a newcomer; nobody when that makes no room for it.
-fn give_way(queue: &mut Queue, newcomer: &Waiter, mut excess: Backlog) -> Option<Vec<(Ticket, Waiting)>> {
-    let mut last = Vec::new();
-    while !excess.is_nothing() && last.len() < MOST_GIVE_WAY {
-        let Some(ticket) = queue.last_beyond_its_share(newcomer) else { break };
-        let waiting = queue.take(ticket)?;
-        excess = excess.minus(waiting.waiter.backlog());
-        last.push((ticket, waiting));
-    }
-    if excess.is_nothing() {
-        return Some(last);
-    }
-    for (ticket, waiting) in last {
-        queue.restore(ticket, waiting);
-    }
-    None
-}
-
-/// What is more than may wait.
-fn beyond(all: Backlog, limits: &QueueLimits) -> Backlog {
-    let excess = |amount: u64, cap: Option<&Cap>| cap.map_or(0, |cap| amount.saturating_sub(cap.limit));
-    Backlog {
-        requests: excess(all.requests, Some(&limits.max_requests)),
-        tokens: Tokens(excess(all.tokens.0, limits.max_tokens.as_ref())),
-        bytes: excess(all.bytes, limits.max_bytes.as_ref()),
-        oldest: all.oldest,
-        aside: 0,
-    }
-}
-
-/// Whether a lane's queue has room for one more, which `mine` counts already.
-fn has_room(
-    ledger: &Ledger,
-    members: &Members,
-    holder: Holder,
-    waiter: &Waiter,
-    mine: Backlog,
-    limits: &QueueLimits,
-) -> Result<(), NotJoined> {
-    let lane = waiter.lane.key;
-    let others = ledger.waiting_elsewhere(members, holder).filter(|(other, _)| *other == lane);
-    let all = others.fold(mine, |sum, (_, backlog)| sum.plus(backlog));
-    let bounds = [
-        (Some(&limits.max_requests), all.requests, "requests waiting"),
-        (limits.max_tokens.as_ref(), all.tokens.0, "tokens waiting"),
-        (limits.max_bytes.as_ref(), all.bytes, "bytes waiting"),
-    ];
-    for (cap, measured, unit) in bounds {
-        if let Some(cap) = cap
-            && measured > cap.limit
-        {
-            let limit = Some(Limit { knob: Arc::clone(&cap.knob), measured, allowed: cap.limit, unit });
-            let (detail, retry) = (Detail::None, Retry::After(Millis(0)));
-            let refusal = Refusal { reason: Reason::QueueFull, limit, detail, retry, place: None };
-            return Err(NotJoined::Full(Box::new(refusal), beyond(all, limits)));
-        }
-    }
-    Ok(())
 }

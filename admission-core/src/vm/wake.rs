@@ -1,4 +1,4 @@
-//! Messages from one VM to another: something may start, or is to be evicted.
+//! Messages from one VM to another: something may start, is to be evicted, or is to give way in a queue.
 //!
 //! A message says only where to look; what is true stands in the records. So one that is lost, late, double or comes to
 //! the wrong VM does no harm: it is polled for what it would have said.
@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 const START: u8 = b's';
 const EVICT: u8 = b'e';
+const GIVE_WAY: u8 = b'g';
 
 /// A message for the VM in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub enum Note {
     Start(Rc<str>),
     /// It has been asked in this pool's record to evict.
     Evict(Rc<str>),
+    /// More waits for the pool of this record than may, for one of a higher lane has joined.
+    GiveWay(Rc<str>),
 }
 
 impl Wake {
@@ -34,6 +37,10 @@ impl Wake {
     pub(super) fn evict(slot: u16, key: &Rc<str>) -> Self {
         Self { slot, note: Note::Evict(Rc::clone(key)) }
     }
+
+    pub(super) fn give_way(slot: u16, key: &Rc<str>) -> Self {
+        Self { slot, note: Note::GiveWay(Rc::clone(key)) }
+    }
 }
 
 impl Note {
@@ -43,6 +50,7 @@ impl Note {
         let (kind, key) = match self {
             Self::Start(key) => (START, key),
             Self::Evict(key) => (EVICT, key),
+            Self::GiveWay(key) => (GIVE_WAY, key),
         };
         [&[kind], key.as_bytes()].concat()
     }
@@ -55,6 +63,7 @@ impl Note {
         match *kind {
             START => Some(Self::Start(key)),
             EVICT => Some(Self::Evict(key)),
+            GIVE_WAY => Some(Self::GiveWay(key)),
             _ => None,
         }
     }
@@ -66,7 +75,7 @@ mod tests {
 
     #[test]
     fn notes_survive_their_encoding_and_others_are_not_read() {
-        for note in [Note::Start("sluice/1/pool/p".into()), Note::Evict("".into())] {
+        for note in [Note::Start("sluice/1/pool/p".into()), Note::Evict("".into()), Note::GiveWay("p".into())] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }
         for foreign in [&b""[..], b"x/pool", b"s\xff"] {

@@ -11,7 +11,7 @@ use admission_core::directory::Directory;
 use admission_core::estimate::{Batch, Experience, Family, Inputs};
 use admission_core::keys::Keys;
 use admission_core::ledger::{
-    Amount, Backlog, Blocked, Cost, Evictable, FlowKey, Head, LaneKey, Ledger, Report, TallyKey, Yielding,
+    Amount, Backlog, Blocked, Cost, Evictable, FlowKey, Head, LaneKey, Large, Ledger, Report, TallyKey, Yielding,
 };
 use admission_core::members::{Holder, Members, Observer};
 use admission_core::record::Record;
@@ -109,11 +109,9 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     let _ = (ledger.start_tag(flow, 1), ledger.finish_tag(flow));
     let backlog = Backlog { requests: u64::MAX, tokens: Tokens(u64::MAX), bytes: u64::MAX, oldest: NOW, aside: 1 };
     let yielding = heads.iter().map(|head| Yielding { head: *head, blocks: Blocks(u64::MAX), steered: true }).collect();
-    ledger.publish(
-        members,
-        holder,
-        &Report { waiting: vec![(LANE, backlog); 2], heads: heads.to_vec(), yielding, for_a_class: true, demand: 3 },
-    );
+    let (waiting, heads) = (vec![(LANE, backlog); 2], heads.to_vec());
+    let large = vec![Large { flow: 1, bytes: u64::MAX }];
+    ledger.publish(members, holder, &Report { waiting, heads, yielding, large, for_a_class: true, demand: 3 });
     let _ = ledger.firsts(members).count();
     let _ = ledger.hold_line(NOW, Time(u64::MAX));
     assert!(!ledger.hold_line(NOW, NOW), "one at a time");

@@ -66,6 +66,8 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
         ("max_prompt_tokens", pool.max_prompt_tokens),
         ("max_sequences", Some(pool.max_sequences)),
         ("expected_output_tokens", Some(pool.expected_output_tokens)),
+        ("queue.max_requests", pool.queue.max_requests),
+        ("queue.max_bytes", Some(pool.queue.max_bytes)),
         ("kv.block_size", pool.kv.as_ref().map(|kv| u64::from(kv.block_size))),
     ];
     for (field, _) in positive.iter().filter(|(_, value)| *value == Some(0)) {
@@ -234,6 +236,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         classes: config.classes.iter().map(|class| Arc::new(build_class(&config.name, class))).collect(),
         fallback: config.fallback_pool.clone().map(|pool| Fallback { pool, on: fallback_on(config) }),
         pick_endpoint: config.pick_endpoint,
+        queue: super::queues::queue_of_pool(&config.name, &config.queue),
         hold_when_empty: config.hold_when_empty,
         stale: Stale { hold: config.stale.hold, knob: knob("stale.hold"), then: config.stale.then },
         busy_knob: format!("the sidecar's pools[{}].busy", config.name).into(),

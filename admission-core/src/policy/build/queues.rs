@@ -1,9 +1,11 @@
 //! How requests of a lane wait, and what they may hold.
 
-use super::super::Cap;
 use super::super::lane::{Aging, BudgetUnit, DispatchBudget, QueueLimits, Reserve};
+use super::super::{Cap, PoolQueue};
 use super::Checker;
-use crate::config::{AgingConfig, Config, DispatchBudgetConfig, LaneConfig, QueueConfig, ReserveConfig};
+use crate::config::{
+    AgingConfig, Config, DispatchBudgetConfig, LaneConfig, PoolQueueConfig, QueueConfig, ReserveConfig,
+};
 use crate::ledger::LAST_STARTS;
 use crate::units::Millis;
 
@@ -25,6 +27,14 @@ pub(super) fn queue(lane: &str, config: &QueueConfig) -> QueueLimits {
         max_wait: config.max_wait,
         max_wait_knob: knob("max_wait"),
         order: config.order,
+    }
+}
+
+pub(super) fn queue_of_pool(pool: &str, config: &PoolQueueConfig) -> PoolQueue {
+    let knob = |field: &str| format!("pools[{pool}].queue.{field}").into();
+    PoolQueue {
+        max_requests: config.max_requests.map(|limit| Cap { limit, knob: knob("max_requests") }),
+        max_bytes: Cap { limit: config.max_bytes, knob: knob("max_bytes") },
     }
 }
 

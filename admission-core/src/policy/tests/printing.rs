@@ -8,7 +8,7 @@ use super::*;
 use crate::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, DispatchBudgetConfig,
     EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, OutputEstimate, PoolConfig,
-    QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms, RetryAfterConfig, RouteConfig,
+    PoolQueueConfig, QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms, RetryAfterConfig, RouteConfig,
     RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource, ViewConfig,
 };
 use crate::estimate::Family;
@@ -197,6 +197,7 @@ fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
         fallback_on: if falls_back { vec![Reason::AllBusy, Reason::KvBlocks] } else { Vec::new() },
         stale: StaleConfig { hold: millis(rng), then: StalePolicy::LocalCaps },
         pick_endpoint: rng.bool(),
+        queue: PoolQueueConfig { max_requests: some(rng, |rng| rng.u64(1..)), max_bytes: rng.u64(1..1 << 40) },
         hold_when_empty: None,
     }
 }

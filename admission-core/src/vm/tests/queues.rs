@@ -11,6 +11,7 @@ mod aging;
 mod corners;
 mod fit;
 mod limits;
+mod pools;
 mod reserves;
 
 /// Lanes with queues over a pool of some requests in flight.
@@ -54,6 +55,7 @@ impl Proxy {
             tenant_key: self.policy.tenant_key(tenant).into(),
             can_be_steered: false,
             bytes: tokens,
+            kept_bytes: tokens,
             deadline: None,
             arrived: self.now,
         }
@@ -347,7 +349,7 @@ fn queues_are_bounded_over_all_vms() {
     let (mut a, mut b) = (proxy.vm(), proxy.vm());
     proxy.start(&mut a, "light", "low");
     let refuse = |vm: &mut Vm, tokens: u64, bytes: u64| {
-        let refusal = proxy.refused(vm, Waiter { bytes, ..proxy.waiter("light", "low", tokens) });
+        let refusal = proxy.refused(vm, Waiter { kept_bytes: bytes, ..proxy.waiter("light", "low", tokens) });
         assert_eq!(refusal.reason, Reason::QueueFull);
         let limit = refusal.limit.unwrap();
         (limit.knob.to_string(), limit.measured)

@@ -2,9 +2,9 @@
 
 use admission_core::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, ControlConfig,
-    DispatchBudgetConfig, EstimateConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig, PullConfig,
-    QueueConfig, RejectConfig, ReserveTerms, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig,
-    TenantConfig, TenantLimitsConfig, TenantSource, ViewConfig,
+    DispatchBudgetConfig, EstimateConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig,
+    PoolQueueConfig, PullConfig, QueueConfig, RejectConfig, ReserveTerms, RetryAfterConfig, RouteConfig,
+    RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource, ViewConfig,
 };
 
 use super::fields;
@@ -81,6 +81,7 @@ pub const SECTIONS: [Section; 10] = [
         objects: &[
             object!(LaneConfig, "`lanes[]`", "lane"),
             object!(QueueConfig, "`lanes[].queue`", "queue"),
+            object!(PoolQueueConfig, "`pools[].queue`", "pool-queue"),
             object!(AgingConfig, "`lanes[].aging`", "object"),
             object!(DispatchBudgetConfig, "`lanes[].dispatch_budget`", "object"),
             object!(ReserveTerms, "`lanes[].reserve`", "`{share, requests, lend}`"),

@@ -1,0 +1,91 @@
+//! Waiting amounts of each tenant and lane.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use super::band::Band;
+use super::{FlowId, Queue, Ticket, Waiter};
+use crate::decide::flow_of;
+use crate::ledger::{LaneKey, Large};
+use crate::policy::Lane;
+use crate::units::Time;
+
+/// A tenant's waiting bytes are published from this part of its pool's bound on; so a VM publishes few tenants, and a quarter is kept to
+/// within a 256th of it for each other VM.
+const LARGE: u64 = 1_024;
+
+/// Share of a flow in what waits for a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Waiting requests of the flow.
+    pub(crate) own: u64,
+    /// Requests of anybody.
+    pub(crate) all: u64,
+    /// Weights of all flows that have some.
+    pub(crate) weights: u64,
+}
+
+/// Bytes that wait of each tenant.
+#[derive(Debug, Default)]
+pub(super) struct TenantBytes {
+    all: BTreeMap<Rc<str>, u64>,
+    /// Tenants with so many that other VMs are to know.
+    large: BTreeSet<Rc<str>>,
+}
+
+impl TenantBytes {
+    pub(super) fn add(&mut self, waiter: &Waiter) {
+        self.set(waiter, self.of(&waiter.tenant_key).saturating_add(waiter.kept_bytes));
+    }
+
+    pub(super) fn take(&mut self, waiter: &Waiter) {
+        self.set(waiter, self.of(&waiter.tenant_key).saturating_sub(waiter.kept_bytes));
+    }
+
+    fn set(&mut self, waiter: &Waiter, bytes: u64) {
+        let tenant = &waiter.tenant_key;
+        match bytes {
+            0 => self.all.remove(tenant),
+            _ => self.all.insert(Rc::clone(tenant), bytes),
+        };
+        if bytes > waiter.pool.queue.max_bytes.limit / LARGE {
+            self.large.insert(Rc::clone(tenant));
+        } else {
+            self.large.remove(tenant);
+        }
+    }
+
+    fn of(&self, tenant: &str) -> u64 {
+        self.all.get(tenant).copied().unwrap_or_default()
+    }
+
+    pub(super) fn large(&self) -> Vec<Large> {
+        self.large.iter().map(|tenant| Large { flow: flow_of(tenant), bytes: self.of(tenant) }).collect()
+    }
+}
+
+impl Queue {
+    /// Bytes that wait of a tenant.
+    pub(crate) fn bytes_of(&self, tenant: &str) -> u64 {
+        self.bytes.of(tenant)
+    }
+
+    /// The newest waiter of those that came for one of these lanes.
+    pub(crate) fn newest_of(&self, lanes: impl Iterator<Item = LaneKey>) -> Option<Ticket> {
+        let last = |lane| {
+            let all = (lane, Time(0), Ticket(0))..=(lane, Time(u64::MAX), Ticket(u64::MAX));
+            self.arrivals.range(all).next_back()
+        };
+        lanes.filter_map(last).max_by_key(|(_, at, ticket)| (*at, *ticket)).map(|(.., ticket)| *ticket)
+    }
+
+    /// Share of a flow in what waits for a lane.
+    pub(crate) fn share(&self, lane: &Lane, flow: &FlowId) -> Share {
+        let band = self.bands.get(&(lane.position, lane.key));
+        Share {
+            own: band.map_or(0, |band| band.waiting_in(flow)),
+            all: self.backlog.get(&lane.key).map_or(0, |backlog| backlog.requests),
+            weights: band.map_or(0, Band::weights),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Room for one more waiter, and which waiters give way to it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::hold::end_hold;
+use super::waiting::NotJoined;
+use super::{Vm, Wake};
+use crate::decide::flow_of;
+use crate::ledger::{Backlog, LaneKey, Ledger, Report};
+use crate::members::{Holder, Members};
+use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
+use crate::policy::{Cap, PoolQueue, QueueLimits};
+use crate::queue::{Queue, Ticket, Waiter, Waiting};
+use crate::store::{self, Store};
+use crate::units::{Millis, Time, Tokens};
+
+/// Most waiters that give way to one newcomer.
+const MOST_GIVE_WAY: usize = 3;
+
+impl Vm {
+    /// Makes room in a full queue for a tenant that has less waiting in this VM, for its weight, than another: the last of
+    /// the one that has most gives way, or the last few. Otherwise one tenant that floods would keep all others out of a queue
+    /// in which their turn comes soon. False, and no waiter gives way, when no tenant has more or that would still not be room enough.
+    pub(super) fn displace(
+        &mut self,
+        store: &impl Store,
+        newcomer: &Waiter,
+        refusal: &Refusal,
+        excess: Backlog,
+        now: Time,
+    ) -> bool {
+        let key = newcomer.key();
+        let Some(last) = self.queues.get_mut(&key).and_then(|queue| give_way(queue, newcomer, excess)) else {
+            return false;
+        };
+        for (ticket, waiting) in last {
+            end_hold(store, &key, &waiting, now);
+            let waiter = waiting.waiter;
+            self.publish_blocked(store, &waiter.tenant_key);
+            let refusal = self.full(store, &waiter, refusal.clone(), now);
+            self.displaced.push((ticket, refusal));
+        }
+        self.wakes.extend(self.slot().map(|slot| Wake::start(slot, &key)));
+        true
+    }
+
+    /// Lets the newest waiters of the lowest lane give way here while more waits for a pool than may and one of a higher lane is among
+    /// them; what is left to do after that is another VM's.
+    // Why across VMs and not before the newcomer joins: its own VM may hold no waiter of a lower lane. For that moment the bound is exceeded.
+    pub(super) fn let_lowest_give_way(&mut self, store: &impl Store, key: &Rc<str>, now: Time) {
+        let Some(holder) = self.holder else { return };
+        while let Some(mut queue) = self.queues.remove(key) {
+            let given = self.give_lowest(store, (key, &mut queue), holder);
+            if !queue.is_empty() {
+                self.queues.insert(Rc::clone(key), queue);
+            }
+            match given {
+                Given::Way(ticket, waiting, refusal) => {
+                    end_hold(store, key, &waiting, now);
+                    self.publish_blocked(store, &waiting.waiter.tenant_key);
+                    let refusal = self.full(store, &waiting.waiter, refusal, now);
+                    self.displaced.push((ticket, refusal));
+                    self.wakes.push(Wake::start(holder.slot, key));
+                }
+                Given::Elsewhere(other) => {
+                    self.wakes.push(Wake::give_way(other.slot, key));
+                    return;
+                }
+                Given::Nothing => return,
+            }
+        }
+    }
+
+    fn give_lowest(&self, store: &impl Store, (key, queue): (&Rc<str>, &mut Queue), holder: Holder) -> Given {
+        let Some((_, first)) = queue.tickets().next().and_then(|ticket| Some((ticket, queue.get(ticket)?))) else {
+            return Given::Nothing;
+        };
+        let (lanes, limits) = (Arc::clone(&first.waiter.lanes), first.waiter.pool.queue.clone());
+        let before = queue.report();
+        let mut taken = None;
+        let members = &self.members;
+        let given = store::update(store, key, |ledger: &mut Ledger| {
+            if let Some((ticket, waiting)) = taken.take() {
+                queue.restore(ticket, waiting);
+            }
+            let waiting = all_waiting(ledger, members, holder, &before);
+            let all = waiting.iter().fold(Backlog::default(), |sum, (_, backlog)| sum.plus(*backlog));
+            let full = full_of_pool(&limits, all).ok_or(None)?;
+            let priority = |lane: LaneKey| lanes.at(lanes.position_of(lane)).priority;
+            let priorities = waiting.iter().map(|(lane, _)| priority(*lane));
+            let lowest = priorities.clone().min().filter(|lowest| priorities.max() > Some(*lowest)).ok_or(None)?;
+            let of_lowest = lanes.iter().filter(|lane| lane.priority == lowest).map(|lane| lane.key);
+            let Some(ticket) = queue.newest_of(of_lowest) else {
+                let elsewhere = ledger.waiting_by_vm(members).filter(|(_, lane, _)| priority(*lane) == lowest);
+                let most = elsewhere.max_by_key(|(_, _, backlog)| backlog.requests);
+                return Err(most.map(|(other, ..)| other));
+            };
+            let waiting = queue.take(ticket).ok_or(None)?;
+            taken = Some((ticket, waiting));
+            let after = queue.report();
+            ledger.publish(members, holder, &after);
+            Ok((full, after))
+        });
+        match (given, taken) {
+            (Ok(Ok((full, after))), Some((ticket, waiting))) => {
+                queue.published = after;
+                Given::Way(ticket, Box::new(waiting), full)
+            }
+            (given, taken) => {
+                taken.into_iter().for_each(|(ticket, waiting)| queue.restore(ticket, waiting));
+                given.ok().and_then(Result::err).flatten().map_or(Given::Nothing, Given::Elsewhere)
+            }
+        }
+    }
+
+    /// Completes the refusal of a full queue.
+    pub(super) fn full(&mut self, store: &impl Store, waiter: &Waiter, refusal: Refusal, now: Time) -> Refusal {
+        let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
+        let place = self.place(&seen, waiter, now);
+        let wait = place.wait.unwrap_or_default();
+        let retry = Retry::After(self.promise(&seen, (waiter.key(), &waiter.lane), wait, now));
+        Refusal { retry, place: Some(place), ..refusal }
+    }
+}
+
+/// Waiter that the lowest lane of a pool gives up.
+enum Given {
+    /// A waiter, with its refusal.
+    Way(Ticket, Box<Waiting>, Refusal),
+    /// One of another VM.
+    Elsewhere(Holder),
+    Nothing,
+}
+
+/// Takes out the waiters that give way to a newcomer; none when that makes no room for it.
+fn give_way(queue: &mut Queue, newcomer: &Waiter, mut excess: Backlog) -> Option<Vec<(Ticket, Waiting)>> {
+    let mut last = Vec::new();
+    while !excess.is_nothing() && last.len() < MOST_GIVE_WAY {
+        let Some(ticket) = queue.last_beyond_its_share(newcomer) else { break };
+        let waiting = queue.take(ticket)?;
+        excess = excess.minus(waiting.waiter.backlog());
+        last.push((ticket, waiting));
+    }
+    if excess.is_nothing() {
+        return Some(last);
+    }
+    for (ticket, waiting) in last {
+        queue.restore(ticket, waiting);
+    }
+    None
+}
+
+/// Amount beyond what may wait of a lane.
+fn beyond(all: Backlog, limits: &QueueLimits) -> Backlog {
+    let excess = |amount: u64, cap: Option<&Cap>| cap.map_or(0, |cap| amount.saturating_sub(cap.limit));
+    Backlog {
+        requests: excess(all.requests, Some(&limits.max_requests)),
+        tokens: Tokens(excess(all.tokens.0, limits.max_tokens.as_ref())),
+        bytes: excess(all.bytes, limits.max_bytes.as_ref()),
+        oldest: all.oldest,
+        aside: 0,
+    }
+}
+
+/// Amount beyond what may wait for a pool.
+fn beyond_pool(all: Backlog, limits: &PoolQueue) -> Backlog {
+    let requests = limits.max_requests.as_ref().map_or(0, |cap| all.requests.saturating_sub(cap.limit));
+    let bytes = all.bytes.saturating_sub(limits.max_bytes.limit);
+    Backlog { requests, bytes, ..Backlog::default() }
+}
+
+/// Room that a newcomer finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// There is room.
+    Free,
+    /// Waiters of lower lanes are to give way for it.
+    OfLower,
+}
+
+/// Room of a newcomer that `mine` and `bytes`, those of its tenant here, count already.
+pub(super) fn has_room(
+    (ledger, members): (&Ledger, &Members),
+    holder: Holder,
+    waiter: &Waiter,
+    (mine, bytes): (&Report, u64),
+    limits: &QueueLimits,
+) -> Result<Room, NotJoined> {
+    let lane = waiter.lane.key;
+    let waiting = all_waiting(ledger, members, holder, mine);
+    let sum = |of: &dyn Fn(LaneKey) -> bool| {
+        let some = waiting.iter().filter(|(other, _)| of(*other));
+        some.fold(Backlog::default(), |sum, (_, backlog)| sum.plus(*backlog))
+    };
+    let of_lane = sum(&|other| other == lane);
+    let bounds = [
+        (Some(&limits.max_requests), of_lane.requests, "requests waiting"),
+        (limits.max_tokens.as_ref(), of_lane.tokens.0, "tokens waiting"),
+        (limits.max_bytes.as_ref(), of_lane.bytes, "bytes waiting"),
+    ];
+    if let Some(full) = full_of(&bounds) {
+        return Err(NotJoined::Full(Box::new(full), beyond(of_lane, limits)));
+    }
+    let of_pool = &waiter.pool.queue;
+    let elsewhere = ledger.large(members).filter(|(other, _)| *other != holder);
+    let elsewhere = elsewhere.filter(|(_, large)| large.flow == flow_of(&waiter.tenant_key));
+    let of_tenant = elsewhere.fold(bytes, |sum, (_, large)| sum.saturating_add(large.bytes));
+    // Why the first is let in: one body may be larger than a quarter of a small bound.
+    if of_tenant > of_pool.bytes_of_a_tenant() && of_tenant > waiter.kept_bytes {
+        let cap = Cap { limit: of_pool.bytes_of_a_tenant(), knob: Arc::clone(&of_pool.max_bytes.knob) };
+        return Err(NotJoined::Refused(refusal(
+            &cap,
+            of_tenant,
+            "bytes waiting of one tenant, which may have a quarter",
+        )));
+    }
+    let all = sum(&|_| true);
+    let Some(full) = full_of_pool(of_pool, all) else { return Ok(Room::Free) };
+    let excess = beyond_pool(all, of_pool);
+    let is_lower = |other| waiter.lanes.at(waiter.lanes.position_of(other)).priority < waiter.lane.priority;
+    let lower = sum(&is_lower);
+    if lower.requests >= excess.requests && lower.bytes >= excess.bytes && lower.requests > 0 {
+        return Ok(Room::OfLower);
+    }
+    Err(NotJoined::Full(Box::new(full), excess))
+}
+
+/// Waiters of other VMs by their word, and of this one as it will be.
+fn all_waiting(ledger: &Ledger, members: &Members, holder: Holder, mine: &Report) -> Vec<(LaneKey, Backlog)> {
+    let elsewhere = ledger.waiting_by_vm(members).filter(|(other, ..)| *other != holder);
+    elsewhere.map(|(_, lane, backlog)| (lane, backlog)).chain(mine.waiting.iter().copied()).collect()
+}
+
+fn full_of_pool(limits: &PoolQueue, all: Backlog) -> Option<Refusal> {
+    let requests = (limits.max_requests.as_ref(), all.requests, "requests waiting for the pool");
+    full_of(&[requests, (Some(&limits.max_bytes), all.bytes, "bytes waiting for the pool")])
+}
+
+fn full_of(bounds: &[(Option<&Cap>, u64, &'static str)]) -> Option<Refusal> {
+    let (cap, measured, unit) =
+        bounds.iter().find(|(cap, measured, _)| cap.is_some_and(|cap| *measured > cap.limit))?;
+    Some(refusal((*cap)?, *measured, unit))
+}
+
+fn refusal(cap: &Cap, measured: u64, unit: &'static str) -> Refusal {
+    let limit = Some(Limit { knob: Arc::clone(&cap.knob), measured, allowed: cap.limit, unit });
+    Refusal { reason: Reason::QueueFull, limit, detail: Detail::None, retry: Retry::After(Millis(0)), place: None }
+}
