@@ -320,7 +320,7 @@ impl Ledger {
         self.line.waiting(members).map(|(_, lane, backlog)| (lane, backlog))
     }
 
-    /// Who waits for the pool, by VM and the lane they came for.
+    /// Waiters of the pool, by VM and the lane they came for.
     pub fn waiting_by_vm<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, LaneKey, Backlog)> {
         self.line.waiting(members)
     }

@@ -269,7 +269,7 @@ impl fmt::Display for Refusal {
             Reason::Reserved => "what is left of this pool is kept for higher lanes",
             Reason::OthersFirst => "others wait for this pool that come first",
             Reason::OwnFirst => "others of this tenant wait that come first",
-            Reason::QueueFull => "as much waits as may",
+            Reason::QueueFull => "the queue of the request's lane or pool is full",
             Reason::WaitTooLong => "the wait in the queue would be too long",
             Reason::QueueTimeout => "the wait in the queue was too long",
             Reason::Evicted => "the request gave way to a more urgent one",

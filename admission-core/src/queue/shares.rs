@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::band::Band;
-use super::{FlowId, Queue, Ticket, Waiter};
+use super::{Aside, FlowId, Queue, Ticket, Waiter};
 use crate::decide::flow_of;
 use crate::ledger::{LaneKey, Large};
 use crate::policy::Lane;
@@ -68,6 +68,14 @@ impl Queue {
     /// Bytes that wait of a tenant.
     pub(crate) fn bytes_of(&self, tenant: &str) -> u64 {
         self.bytes.of(tenant)
+    }
+
+    /// The tag of a waiter's flow, and why it has stepped aside, if it has.
+    pub(crate) fn place_of(&self, ticket: Ticket) -> (u64, Option<Aside>) {
+        let waiting = self.waiting.get(&ticket);
+        let band = waiting.and_then(|waiting| self.bands.get(&(waiting.climb.band, waiting.waiter.lane.key)));
+        let place = waiting.zip(band).map(|(waiting, band)| (band.tag_of(&waiting.flow), band.aside_of(&waiting.flow)));
+        place.map_or((0, None), |(tag, aside)| (tag.unwrap_or_default(), aside))
     }
 
     /// The newest waiter of those that came for one of these lanes.

@@ -73,45 +73,39 @@ impl Vm {
     }
 
     fn give_lowest(&self, store: &impl Store, (key, queue): (&Rc<str>, &mut Queue), holder: Holder) -> Given {
-        let Some((_, first)) = queue.tickets().next().and_then(|ticket| Some((ticket, queue.get(ticket)?))) else {
+        let (Some(first), members) = (queue.tickets().next().and_then(|ticket| queue.get(ticket)), &self.members)
+        else {
             return Given::Nothing;
         };
         let (lanes, limits) = (Arc::clone(&first.waiter.lanes), first.waiter.pool.queue.clone());
+        let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return Given::Nothing };
         let before = queue.report();
-        let mut taken = None;
-        let members = &self.members;
+        let priority = |lane: LaneKey| lanes.at(lanes.position_of(lane)).priority;
+        let waiting = all_waiting(&seen, members, holder, &before);
+        let priorities = waiting.iter().map(|(lane, _)| priority(*lane));
+        let lowest = priorities.clone().min().filter(|lowest| priorities.max() > Some(*lowest));
+        let (Some(lowest), Some(_)) = (lowest, full_of_pool(&limits, sum(&waiting))) else { return Given::Nothing };
+        let of_lowest = lanes.iter().filter(|lane| lane.priority == lowest).map(|lane| lane.key);
+        let Some(ticket) = queue.newest_of(of_lowest) else {
+            let elsewhere = seen.waiting_by_vm(members).filter(|(other, ..)| *other != holder);
+            let elsewhere = elsewhere.filter(|(_, lane, _)| priority(*lane) == lowest);
+            let most = elsewhere.max_by_key(|(_, _, backlog)| backlog.requests);
+            return most.map_or(Given::Nothing, |(other, ..)| Given::Elsewhere(other));
+        };
+        let (tag, aside) = queue.place_of(ticket);
+        let Some(taken) = queue.take(ticket) else { return Given::Nothing };
+        let after = queue.report();
         let given = store::update(store, key, |ledger: &mut Ledger| {
-            if let Some((ticket, waiting)) = taken.take() {
-                queue.restore(ticket, waiting);
-            }
-            let waiting = all_waiting(ledger, members, holder, &before);
-            let all = waiting.iter().fold(Backlog::default(), |sum, (_, backlog)| sum.plus(*backlog));
-            let full = full_of_pool(&limits, all).ok_or(None)?;
-            let priority = |lane: LaneKey| lanes.at(lanes.position_of(lane)).priority;
-            let priorities = waiting.iter().map(|(lane, _)| priority(*lane));
-            let lowest = priorities.clone().min().filter(|lowest| priorities.max() > Some(*lowest)).ok_or(None)?;
-            let of_lowest = lanes.iter().filter(|lane| lane.priority == lowest).map(|lane| lane.key);
-            let Some(ticket) = queue.newest_of(of_lowest) else {
-                let elsewhere = ledger.waiting_by_vm(members).filter(|(_, lane, _)| priority(*lane) == lowest);
-                let most = elsewhere.max_by_key(|(_, _, backlog)| backlog.requests);
-                return Err(most.map(|(other, ..)| other));
-            };
-            let waiting = queue.take(ticket).ok_or(None)?;
-            taken = Some((ticket, waiting));
-            let after = queue.report();
+            let full = full_of_pool(&limits, sum(&all_waiting(ledger, members, holder, &before))).ok_or(())?;
             ledger.publish(members, holder, &after);
-            Ok((full, after))
+            Ok::<_, ()>(full)
         });
-        match (given, taken) {
-            (Ok(Ok((full, after))), Some((ticket, waiting))) => {
-                queue.published = after;
-                Given::Way(ticket, Box::new(waiting), full)
-            }
-            (given, taken) => {
-                taken.into_iter().for_each(|(ticket, waiting)| queue.restore(ticket, waiting));
-                given.ok().and_then(Result::err).flatten().map_or(Given::Nothing, Given::Elsewhere)
-            }
-        }
+        let Ok(Ok(full)) = given else {
+            queue.put_back(ticket, taken, tag, aside);
+            return Given::Nothing;
+        };
+        queue.published = after;
+        Given::Way(ticket, Box::new(taken), full)
     }
 
     /// Completes the refusal of a full queue.
@@ -189,18 +183,18 @@ pub(super) fn has_room(
 ) -> Result<Room, NotJoined> {
     let lane = waiter.lane.key;
     let waiting = all_waiting(ledger, members, holder, mine);
-    let sum = |of: &dyn Fn(LaneKey) -> bool| {
-        let some = waiting.iter().filter(|(other, _)| of(*other));
-        some.fold(Backlog::default(), |sum, (_, backlog)| sum.plus(*backlog))
+    let sum_of = |is_it: &dyn Fn(LaneKey) -> bool| {
+        let some: Vec<(LaneKey, Backlog)> = waiting.iter().copied().filter(|(other, _)| is_it(*other)).collect();
+        sum(&some)
     };
-    let of_lane = sum(&|other| other == lane);
+    let of_lane = sum_of(&|other| other == lane);
     let bounds = [
         (Some(&limits.max_requests), of_lane.requests, "requests waiting"),
         (limits.max_tokens.as_ref(), of_lane.tokens.0, "tokens waiting"),
         (limits.max_bytes.as_ref(), of_lane.bytes, "bytes waiting"),
     ];
     if let Some(full) = full_of(&bounds) {
-        return Err(NotJoined::Full(Box::new(full), beyond(of_lane, limits)));
+        return Err(NotJoined::Full(Box::new(full), Some(beyond(of_lane, limits))));
     }
     let of_pool = &waiter.pool.queue;
     let elsewhere = ledger.large(members).filter(|(other, _)| *other != holder);
@@ -209,27 +203,28 @@ pub(super) fn has_room(
     // Why the first is let in: one body may be larger than a quarter of a small bound.
     if of_tenant > of_pool.bytes_of_a_tenant() && of_tenant > waiter.kept_bytes {
         let cap = Cap { limit: of_pool.bytes_of_a_tenant(), knob: Arc::clone(&of_pool.max_bytes.knob) };
-        return Err(NotJoined::Refused(refusal(
-            &cap,
-            of_tenant,
-            "bytes waiting of one tenant, which may have a quarter",
-        )));
+        let full = refusal(&cap, of_tenant, "bytes waiting of one tenant, which may have a quarter");
+        return Err(NotJoined::Full(Box::new(full), None));
     }
-    let all = sum(&|_| true);
+    let all = sum(&waiting);
     let Some(full) = full_of_pool(of_pool, all) else { return Ok(Room::Free) };
     let excess = beyond_pool(all, of_pool);
     let is_lower = |other| waiter.lanes.at(waiter.lanes.position_of(other)).priority < waiter.lane.priority;
-    let lower = sum(&is_lower);
+    let lower = sum_of(&is_lower);
     if lower.requests >= excess.requests && lower.bytes >= excess.bytes && lower.requests > 0 {
         return Ok(Room::OfLower);
     }
-    Err(NotJoined::Full(Box::new(full), excess))
+    Err(NotJoined::Full(Box::new(full), Some(excess)))
 }
 
 /// Waiters of other VMs by their word, and of this one as it will be.
 fn all_waiting(ledger: &Ledger, members: &Members, holder: Holder, mine: &Report) -> Vec<(LaneKey, Backlog)> {
     let elsewhere = ledger.waiting_by_vm(members).filter(|(other, ..)| *other != holder);
     elsewhere.map(|(_, lane, backlog)| (lane, backlog)).chain(mine.waiting.iter().copied()).collect()
+}
+
+fn sum(waiting: &[(LaneKey, Backlog)]) -> Backlog {
+    waiting.iter().fold(Backlog::default(), |sum, (_, backlog)| sum.plus(*backlog))
 }
 
 fn full_of_pool(limits: &PoolQueue, all: Backlog) -> Option<Refusal> {

@@ -33,8 +33,8 @@ const TRIES: u32 = 3;
 /// Why a request does not join.
 pub(super) enum NotJoined {
     MayStart,
-    /// With what is too much.
-    Full(Box<Refusal>, Backlog),
+    /// With what is too much, where it may be taken from others.
+    Full(Box<Refusal>, Option<Backlog>),
     Refused(Refusal),
 }
 
@@ -100,7 +100,8 @@ impl Vm {
         for _ in 0..TRIES {
             match self.join(store, waiter.clone(), &queue, &refused, true, now) {
                 Ok(ticket) => return Ok(Joined::Waiting(ticket)),
-                Err(NotJoined::Full(refusal, excess)) if self.displace(store, &waiter, &refusal, excess, now) => {}
+                Err(NotJoined::Full(refusal, Some(excess))) if self.displace(store, &waiter, &refusal, excess, now) => {
+                }
                 Err(NotJoined::Full(refusal, _)) => return Err(self.full(store, &waiter, *refusal, now)),
                 Err(NotJoined::Refused(refusal)) => return Err(refusal),
                 Err(NotJoined::MayStart) => {}

@@ -81,7 +81,6 @@ pub const SECTIONS: [Section; 10] = [
         objects: &[
             object!(LaneConfig, "`lanes[]`", "lane"),
             object!(QueueConfig, "`lanes[].queue`", "queue"),
-            object!(PoolQueueConfig, "`pools[].queue`", "pool-queue"),
             object!(AgingConfig, "`lanes[].aging`", "object"),
             object!(DispatchBudgetConfig, "`lanes[].dispatch_budget`", "object"),
             object!(ReserveTerms, "`lanes[].reserve`", "`{share, requests, lend}`"),
@@ -100,6 +99,7 @@ pub const SECTIONS: [Section; 10] = [
             object!(PoolConfig, "`pools[]`", "pool"),
             object!(EstimateConfig, "`pools[].estimate`", "object"),
             object!(KvConfig, "`pools[].kv`", "object"),
+            object!(PoolQueueConfig, "`pools[].queue`", "object"),
             object!(StaleConfig, "`pools[].stale`", "object"),
             object!(ClassConfig, "`pools[].classes[]`", "class"),
         ],

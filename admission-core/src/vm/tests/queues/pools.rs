@@ -101,6 +101,8 @@ fn of_the_bytes_that_wait_a_quarter_is_one_tenants() {
     let full = |measured, allowed| Err(("pools[p].queue.max_bytes".to_owned(), measured, allowed));
     assert!(bytes(&mut a, "light", "low", 600).is_ok());
     assert_eq!(bytes(&mut b, "light", "high", 401), full(1_001, 1_000), "over lanes and VMs");
+    let refusal = proxy.refused(&mut b, Waiter { kept_bytes: 401, ..proxy.waiter("light", "low", 1) });
+    assert_eq!(refusal.place.map(|place| place.position), Some(2), "it is told where it would have been");
     assert!(bytes(&mut b, "light", "high", 400).is_ok());
     assert_eq!(bytes(&mut b, "acme", "low", 3_001), full(4_001, 4_000), "of all");
     assert!(bytes(&mut b, "acme", "low", 3_000).is_ok(), "the first of a tenant");
