@@ -24,6 +24,7 @@ mod overload;
 mod pools;
 mod privacy;
 mod pulling;
+mod queue_bounds;
 mod queues;
 mod reaching;
 mod reasons;
