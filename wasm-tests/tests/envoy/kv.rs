@@ -144,6 +144,44 @@ async fn the_freest_worker_bounds_one_request() {
     rig.nothing_is_held().await;
 }
 
+/// Half of the worker's blocks are kept free for one lane: however many streams of the other lane come, they leave that half, and a
+/// prompt that takes most of it begins without a wait, with nothing preempted.
+#[tokio::test]
+async fn blocks_are_kept_free_for_a_lane_with_a_reserve() {
+    let lanes = json!([
+        {"name": "oncall", "priority": 1, "reserve": {"share": 0.5, "lend": false}},
+        {"name": "chat"},
+    ]);
+    let mut setup = setup().with("/lanes", lanes).with("/default_lane", json!("chat"));
+    setup.wait = Wait::BodyHeld;
+    let rig = Rig::start(setup).await;
+    let _sidecar = watched(&rig).await;
+    let mut streams = Vec::new();
+    let refusal = loop {
+        assert!(streams.len() < 20, "chat is never refused");
+        let mut stream = send(&rig, "acme", &of_tokens(100, 60)).await;
+        let answer = stream.read_until("\r\n\r\n").await;
+        if !answer.starts_with("HTTP/1.1 200") {
+            let rest = if answer.ends_with("}") { String::new() } else { stream.read_until("}").await };
+            break answer + &rest;
+        }
+        streams.push(stream);
+    };
+    assert!(refusal.contains("x-sluice-reason: kv_blocks"), "{refusal}");
+    assert!(refusal.contains("lanes[oncall].reserve"), "{refusal}");
+    assert!(streams.len() >= 3, "{} streams of ten blocks have half of a hundred", streams.len());
+
+    let body = of_tokens(600, 16).to_string();
+    let headers: [(&str, &[u8]); 2] = [("x-tenant-id", b"acme"), ("x-sluice-lane", b"oncall")];
+    let mut oncall = RawCaller::send(rig.address, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await;
+    let began = oncall.read_until("data: ").await;
+    assert!(began.starts_with("HTTP/1.1 200"), "{began}");
+    let stats = rig.worker.stats();
+    assert_eq!((stats.running, stats.preemptions), (streams.len() as u64 + 1, 0), "all have their blocks");
+    drop((streams, oncall));
+    rig.nothing_is_held().await;
+}
+
 /// Two workers that requests are steered to, and a sidecar that believes their last numbers for long.
 fn steered(setup: Setup) -> (Setup, Value) {
     let mut setup = setup.with("/pools/0/pick_endpoint", json!(true)).with("/pools/0/stale", json!({"hold": "10m"}));
