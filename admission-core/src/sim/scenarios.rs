@@ -29,6 +29,7 @@ pub fn all() -> Vec<Scenario> {
         batch_under_flood(),
         aged_backlog(),
         claims(),
+        whole_pool(),
         retry_storm(),
         worker_loss(),
         scale_from_zero(),
@@ -191,6 +192,30 @@ fn long_documents() -> Scenario {
             "long-documents",
             "prompts of 6,000 to 14,000 tokens among short chats; blocks, not requests, are what is short",
         )
+    }
+}
+
+/// One worker; a tenant always has a request in line that fits it only when it is almost empty.
+fn whole_pool() -> Scenario {
+    let callers = |count| Load::Callers(count, 4 * MINUTE);
+    let mut policy = policy(json!({}));
+    policy["pools"][0]["max_in_flight"] = json!(Make::default().sequences);
+    Scenario {
+        policy,
+        workers: vec![Make::default()],
+        streams: vec![
+            Stream { name: "chat", load: callers(40), ..Stream::default() },
+            Stream {
+                name: "whole",
+                tenant: "reports",
+                load: callers(4),
+                prompt: (24_000, 27_000),
+                output: (100, 200),
+                ..Stream::default()
+            },
+        ],
+        lasts: 4 * MINUTE,
+        ..base("whole-pool", "requests that need almost all blocks of the pool beside chats; both always wait")
     }
 }
 

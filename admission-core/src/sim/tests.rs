@@ -126,6 +126,16 @@ fn claims_that_were_not_served_are_worth_no_share() {
     is_as_in_its_table("claims", &figures);
 }
 
+/// Some get their turn, and their tenant has no more than its share by it: the chats of the other have at least half of the tokens.
+#[test]
+fn requests_near_a_whole_pool_start_and_keep_nobody_from_its_share() {
+    let figures = played("whole-pool");
+    let (chat, whole) = (stream("whole-pool", "chat", &figures), stream("whole-pool", "whole", &figures));
+    assert!(whole.contested.0 > 10 && chat.contested.1 >= whole.contested.1, "{chat:?}, {whole:?}");
+    assert_eq!(figures.worker_preemptions, 0);
+    is_as_in_its_table("whole-pool", &figures);
+}
+
 #[test]
 fn who_asks_again_and_again_gains_nothing() {
     let figures = played("retry-storm");
