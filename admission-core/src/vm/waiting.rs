@@ -33,7 +33,7 @@ const TRIES: u32 = 3;
 /// Why a request does not join.
 pub(super) enum NotJoined {
     MayStart,
-    /// With what is too much, where it may be taken from others.
+    /// The queue is full; the excess, where other waiters may give way for it.
     Full(Box<Refusal>, Option<Backlog>),
     Refused(Refusal),
 }
