@@ -1,11 +1,12 @@
 //! Fake workers and proxies on loopback, and waiting for what they see.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use host_sidecar::{Config, Sidecar};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 
 mod first_form;
@@ -24,45 +25,64 @@ pub struct Server {
     pub address: SocketAddr,
     router: Router,
     runtime: Option<Runtime>,
+    /// The port of a dead server, bound but not listening.
+    ///
+    /// Why: a port that no socket has is soon given to a server of another test, which then answers for the dead one.
+    port: Option<TcpSocket>,
 }
 
 impl Server {
     pub fn start(router: Router) -> Self {
-        let mut server = Self { address: ([127, 0, 0, 1], 0).into(), router, runtime: None };
+        let port = bound(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut server = Self { address: port.local_addr().unwrap(), router, runtime: None, port: Some(port) };
         server.revive();
         server
     }
 
     /// Serves again, where it served before.
     pub fn revive(&mut self) {
+        let Some(port) = self.port.take() else { return };
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        let listener = loop {
-            let (address, handle) = (self.address, runtime.handle().clone());
-            let bound = std::thread::spawn(move || handle.block_on(TcpListener::bind(address))).join().unwrap();
-            match bound {
-                Ok(listener) => break listener,
-                Err(error) => assert!(Instant::now() < deadline, "{address}: {error}"),
-            }
+        let listener = {
+            let _inside = runtime.enter();
+            port.listen(1024).unwrap()
         };
-        self.address = listener.local_addr().unwrap();
         let router = self.router.clone();
         runtime.spawn(async move { axum::serve(listener, router).await });
         self.runtime = Some(runtime);
     }
 
-    /// Drops the listener and every connection.
+    /// Drops the listener and every connection, and keeps the port.
     pub fn die(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        let Some(runtime) = self.runtime.take() else { return };
+        runtime.shutdown_background();
+        let deadline = Instant::now() + PATIENCE;
+        // Why: the runtime drops the listener a moment after it is told to stop, and its port is taken until then.
+        while self.port.is_none() {
+            match bound(self.address) {
+                Ok(port) => self.port = Some(port),
+                Err(error) => assert!(Instant::now() < deadline, "{}: {error}", self.address),
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.die();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
+}
+
+/// A socket that has the port and does not listen: a connection to it is refused.
+fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    // Why: connections of a dead server may hold its port for a minute.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 /// Far beyond what anything takes: only a test that fails waits so long.
