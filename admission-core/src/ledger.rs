@@ -44,7 +44,7 @@ use line::Line;
 use pace::Pace;
 use per_vm::PerVm;
 use tally::{Marks, Tally};
-use victims::Asked;
+use victims::{Asked, Gone};
 
 /// An amount held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,6 +143,9 @@ pub struct Ledger {
     refused_under: Option<Stamp>,
     evictable: PerVm<Evictable>,
     asked: PerVm<Asked>,
+    gone: PerVm<Gone>,
+    /// Requests that were ever evicted.
+    evicted: u64,
     acknowledged: Acknowledged,
     begun: PerVm<Begun>,
     begun_at: PerVm<BegunAt>,
@@ -174,6 +177,12 @@ impl Ledger {
     #[must_use]
     pub fn admitted(&self) -> Admitted {
         self.admitted
+    }
+
+    /// The count of admissions that answers to views carry, in which an eviction counts as one more.
+    // Why: a view is to say whether its scrapes began after an eviction too, and without one more its count would stay the same.
+    fn events(&self) -> Admitted {
+        Admitted { requests: self.admitted.requests.saturating_add(self.evicted), ..self.admitted }
     }
 
     /// How long until so many of the requests in flight have ended; `None` before one has.
@@ -420,32 +429,5 @@ impl Ledger {
     #[must_use]
     pub fn refused_under(&self, view: Stamp) -> bool {
         self.refused_under == Some(view)
-    }
-
-    /// What each VM could evict.
-    pub fn evictable<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Evictable)> {
-        self.evictable.live(members).map(|(holder, lane)| (holder, *lane))
-    }
-
-    /// Says what a VM could evict.
-    pub fn publish_evictable(&mut self, members: &Members, holder: Holder, evictable: &[Evictable]) {
-        self.evictable.publish(members, holder, evictable.iter().copied());
-    }
-
-    /// Requests that all VMs have been asked to evict and still hold.
-    #[must_use]
-    pub fn asked_to_evict(&self, members: &Members) -> u64 {
-        self.asked.live(members).fold(0, |sum, (_, asked)| sum.saturating_add(asked.0))
-    }
-
-    /// Requests that a VM has been asked to evict and still holds.
-    #[must_use]
-    pub fn asked_of(&self, holder: Holder) -> u64 {
-        self.asked.of(holder).map(|asked| asked.0).sum()
-    }
-
-    /// Sets how many requests a VM is asked to evict.
-    pub fn ask_of(&mut self, members: &Members, holder: Holder, requests: u64) {
-        self.asked.publish(members, holder, (requests > 0).then_some(Asked(requests)));
     }
 }

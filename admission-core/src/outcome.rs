@@ -172,10 +172,15 @@ impl Reason {
         }
     }
 
-    /// True where a request of a lower lane that ends makes the room that is missing.
+    /// The thing that a refused request lacks and each eviction brings a part of; `None` where evictions are no help, and for KV blocks, of
+    /// which a waiter that keeps the line says how many it lacks.
     #[must_use]
-    pub const fn passes_with_an_eviction(self) -> bool {
-        matches!(self, Self::PoolRequests | Self::Reserved)
+    pub const fn lack(self) -> Option<Lack> {
+        match self {
+            Self::PoolRequests | Self::Reserved => Some(Lack::Place),
+            Self::Saturated => Some(Lack::Saturation),
+            _ => None,
+        }
     }
 
     /// Whether a request that arrives may wait for this to pass. What a rate refuses knows its exact instant and is told
@@ -188,6 +193,15 @@ impl Reason {
             _ => !matches!(self.obstacle(), Obstacle::Lasting),
         }
     }
+}
+
+/// A thing that evictions bring to a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// A place among the requests in flight, free as soon as another has ended.
+    Place,
+    /// A pool less full, which the first view shows whose scrapes began after another had ended.
+    Saturation,
 }
 
 /// A refusal that explains itself.

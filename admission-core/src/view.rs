@@ -189,7 +189,7 @@ pub struct RankReport {
 /// What a proxy has admitted to a pool since it started: only ever rises, so the difference of two is what came between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Admitted {
-    /// Requests.
+    /// Requests; one that was evicted counts once more when it ends, so that a view says whether its scrapes have seen that.
     pub requests: u64,
     /// KV blocks those requests were estimated to need.
     pub blocks: u64,

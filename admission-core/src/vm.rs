@@ -35,6 +35,7 @@ mod picture;
 mod room;
 #[cfg(test)]
 mod tests;
+mod victims;
 mod waiting;
 mod wake;
 
@@ -47,6 +48,7 @@ pub use wake::{Note, Wake};
 use learning::Learning;
 use lease::{Change, Frees, Kind, Lease, Settlement};
 use picture::LastRead;
+use victims::Victims;
 
 /// Between ticks of one VM.
 pub const TICK: Millis = Millis(100);
@@ -144,9 +146,6 @@ impl Spending {
 /// their leases began.
 type Sum = (Amount, BTreeMap<TallyKey, u64>, Vec<Begun>);
 
-/// Requests by when they have started.
-type ByStart = BTreeSet<(Time, LeaseId)>;
-
 /// One VM's state; lives as long as the VM, whatever configurations come and go.
 pub struct Vm {
     keys: Keys,
@@ -176,8 +175,8 @@ pub struct Vm {
     wakes: Vec<Wake>,
     /// Wake-ups that were for others, since the last start or poll.
     passed_on: u32,
-    /// Requests that may be evicted, by pool and lane, the newest last.
-    evictable: BTreeMap<(Rc<str>, LaneKey), ByStart>,
+    /// Requests that may be evicted, by pool and lane.
+    evictable: BTreeMap<(Rc<str>, LaneKey), Victims>,
     /// Requests that are to be evicted and have not ended yet.
     evicting: BTreeSet<LeaseId>,
     evictions: Vec<LeaseId>,

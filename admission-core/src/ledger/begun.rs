@@ -1,6 +1,6 @@
 //! Leases that began lately: the part of the holdings that the workers' numbers cannot show yet.
 //!
-//! An answer to a view carries the number of requests that a proxy has admitted so far, and the sidecar puts that count into
+//! An answer to a view carries the number of requests that a proxy has admitted so far, and evicted again, and the sidecar puts that count into
 //! the first view whose scrapes all began later, and beside the numbers of a worker once its own did. Each lease therefore keeps the count of the last answer before it began, and
 //! the record keeps the blocks that are still held by that count. The blocks of leases begun since an answer are then a sum
 //! over rows, exact for every answer.
@@ -65,7 +65,7 @@ pub struct Unseen {
 }
 
 impl Ledger {
-    /// Requests admitted so far by the last answer to a view. No scrape before that answer has seen a lease that begins now.
+    /// Count of the last answer to a view. No scrape before that answer has seen a lease that begins now.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.admitted.requests
@@ -83,7 +83,7 @@ impl Ledger {
     /// # Errors
     /// The same, where the record stays as it is.
     pub fn acknowledge(&mut self, members: &Members, seen: u64, now: Time) -> Result<Credit, Credit> {
-        let next = Acknowledged { admitted: self.admitted, held: self.held(members).requests, at: now, seen };
+        let next = Acknowledged { admitted: self.events(), held: self.held(members).requests, at: now, seen };
         let is_news = (next.admitted, next.held) != (self.acknowledged.admitted, self.acknowledged.held);
         if !is_news || !self.acknowledged.is_due(now) {
             return Err(self.acknowledged.credit());
@@ -91,6 +91,7 @@ impl Ledger {
         self.acknowledged = next;
         self.begun.forget_before(seen);
         self.begun_at.forget_before(seen);
+        self.gone.keep(|gone| gone.ended >= seen);
         Ok(next.credit())
     }
 
@@ -141,12 +142,12 @@ impl Ledger {
     pub fn seen_at_worker(&self, credit: Credit, admitted: Option<u64>) -> u64 {
         let by_all = self.seen_by(credit).0;
         // Why not above our own: that is the count of a proxy that has restarted since.
-        admitted.filter(|own| *own <= self.admitted.requests).map_or(by_all, |own| own.max(by_all))
+        admitted.filter(|own| *own <= self.events().requests).map_or(by_all, |own| own.max(by_all))
     }
 
     /// Requests admitted, and requests held, when the scrapes behind a credit began.
-    fn seen_by(&self, credit: Credit) -> (u64, Option<u64>) {
-        let is_ours = credit.admitted.requests <= self.admitted.requests;
+    pub(super) fn seen_by(&self, credit: Credit) -> (u64, Option<u64>) {
+        let is_ours = credit.admitted.requests <= self.events().requests;
         if is_ours { (credit.admitted.requests, credit.held) } else { (0, Some(0)) }
     }
 }

@@ -25,8 +25,8 @@ const SECTION_HEADS: u8 = 11;
 const SECTION_FOR_A_CLASS: u8 = 12;
 const SECTION_BANDS: u8 = 13;
 const SECTION_REFUSED_UNDER: u8 = 14;
-const SECTION_EVICTABLE: u8 = 15;
-const SECTION_ASKED: u8 = 16;
+/// Evictions as builds say them that know nothing of blocks. They are not kept: such builds say theirs again.
+const SECTIONS_WITHOUT_BLOCKS: [u8; 2] = [15, 16];
 const SECTION_DRAIN: u8 = 17;
 const SECTION_ACKNOWLEDGED: u8 = 18;
 const SECTION_BEGUN: u8 = 19;
@@ -36,6 +36,10 @@ const SECTION_HOLD: u8 = 22;
 const SECTION_BEGUN_AT: u8 = 23;
 const SECTION_LAST_STARTS: u8 = 24;
 const SECTION_LARGE: u8 = 25;
+const SECTION_EVICTABLE: u8 = 26;
+const SECTION_ASKED: u8 = 27;
+const SECTION_GONE: u8 = 28;
+const SECTION_EVICTED: u8 = 29;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -70,8 +74,6 @@ impl Record for Ledger {
                 out.u64(generation);
             });
         }
-        writer.section(SECTION_EVICTABLE, |out| self.evictable.write(out));
-        writer.section(SECTION_ASKED, |out| self.asked.write(out));
         if self.acknowledged != Acknowledged::default() {
             writer.section(SECTION_ACKNOWLEDGED, |out| self.acknowledged.write(out));
         }
@@ -86,6 +88,12 @@ impl Record for Ledger {
             writer.section(SECTION_LAST_STARTS, |out| self.last_starts.write(out));
         }
         writer.section(SECTION_LARGE, |out| self.line.large.write(out));
+        writer.section(SECTION_EVICTABLE, |out| self.evictable.write(out));
+        writer.section(SECTION_ASKED, |out| self.asked.write(out));
+        writer.section(SECTION_GONE, |out| self.gone.write(out));
+        if self.evicted > 0 {
+            writer.section(SECTION_EVICTED, |out| out.u64(self.evicted));
+        }
         writer.finish(&self.unknown)
     }
 
@@ -108,8 +116,6 @@ impl Record for Ledger {
                 SECTION_FOR_A_CLASS => record.line.for_a_class = PerVm::read(&mut reader)?,
                 SECTION_BANDS => record.bands = Bands::read(&mut reader)?,
                 SECTION_REFUSED_UNDER => record.refused_under = Some((reader.u64()?, reader.u64()?)),
-                SECTION_EVICTABLE => record.evictable = PerVm::read(&mut reader)?,
-                SECTION_ASKED => record.asked = PerVm::read(&mut reader)?,
                 SECTION_ACKNOWLEDGED => record.acknowledged = Acknowledged::read(&mut reader)?,
                 SECTION_BEGUN => record.begun = PerVm::read(&mut reader)?,
                 SECTION_DEMAND => record.line.demand = PerVm::read(&mut reader)?,
@@ -117,7 +123,12 @@ impl Record for Ledger {
                 SECTION_HOLD => record.hold = Hold::read(&mut reader)?,
                 SECTION_LAST_STARTS => record.last_starts = LastStarts::read(&mut reader)?,
                 SECTION_LARGE => record.line.large = PerVm::read(&mut reader)?,
+                SECTION_EVICTABLE => record.evictable = PerVm::read(&mut reader)?,
+                SECTION_ASKED => record.asked = PerVm::read(&mut reader)?,
+                SECTION_GONE => record.gone = PerVm::read(&mut reader)?,
+                SECTION_EVICTED => record.evicted = reader.u64()?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
+                tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}
                 _ => return Some(false),
             }
             Some(true)

@@ -74,8 +74,9 @@ fn survives_its_own_encoding_and_keeps_what_it_does_not_know() {
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
     ledger.note_start(&members, LaneKey(9), LANE, 78, Time(8));
     ledger.note_refusal((1, 2));
-    ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, newest: Time(4) }]);
-    ledger.ask_of(&members, a, 1);
+    ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, blocks: Blocks(6), newest: Time(4) }]);
+    ledger.ask_of(&members, a, Amount { requests: 1, blocks: Blocks(3), ..Amount::default() });
+    ledger.note_evicted(&members, b, 2, Blocks(5));
     let mut bytes = ledger.encode();
     assert_eq!(Ledger::decode(&bytes), Some(ledger.clone()));
     bytes.extend_from_slice(&[77, 2, 0, 0, 0, 1, 2]);
@@ -203,15 +204,15 @@ fn keys_are_the_same_in_every_build() {
 fn what_a_vm_could_evict_is_what_it_said_last() {
     let (members, a, b) = two_members();
     let mut ledger = Ledger::default();
-    let could = |requests| [Evictable { lane: LANE, requests, newest: Time(4) }];
+    let could = |requests| [Evictable { lane: LANE, requests, blocks: Blocks(6), newest: Time(4) }];
     ledger.publish_evictable(&members, b, &could(5));
     ledger.publish_evictable(&members, a, &could(3));
     ledger.publish_evictable(&members, a, &could(2));
     let said: Vec<(Holder, u64)> = ledger.evictable(&members).map(|(holder, lane)| (holder, lane.requests)).collect();
     assert_eq!(said, [(b, 5), (a, 2)]);
     let before = ledger.clone();
-    ledger.ask_of(&members, a, 2);
-    ledger.ask_of(&members, a, 0);
+    ledger.ask_of(&members, a, Amount { requests: 2, blocks: Blocks(3), ..Amount::default() });
+    ledger.ask_of(&members, a, Amount::default());
     assert_eq!(ledger, before, "who is asked for nothing leaves nothing behind");
 }
 
@@ -243,14 +244,15 @@ fn full_ledger() -> Ledger {
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
     ledger.note_climbed(true);
     ledger.note_refusal((1, 2));
-    ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, newest: Time(4) }]);
-    ledger.ask_of(&members, a, 1);
+    ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, blocks: Blocks(6), newest: Time(4) }]);
+    ledger.ask_of(&members, a, Amount { requests: 1, blocks: Blocks(3), ..Amount::default() });
     ledger.acknowledge(&members, 0, Time(50)).unwrap();
     for (holder, blocks) in [(a, 4), (b, 5)] {
         let since = ledger.acknowledged();
         let worker = (holder == a).then(|| TallyKey::worker(WorkerKey(11)));
         ledger.begin(&members, holder, Begun { since, blocks: Blocks(blocks), tokens: Tokens(60), bytes: 7, worker });
     }
+    ledger.note_evicted(&members, b, 1, Blocks(5));
     ledger
 }
 

@@ -95,6 +95,10 @@ fn keeps_as(waiter: &Waiter, band: usize) -> usize {
     waiter.lanes.keeps_as(waiter.lane.position, band).position
 }
 
+fn lacking(needed: Blocks, room: Room) -> Blocks {
+    Blocks(needed.0.saturating_sub(room.free.0))
+}
+
 fn room_of(rooms: Rooms, waiter: &Waiter) -> Option<Room> {
     if waiter.can_be_steered { rooms.steered } else { rooms.unsteered }
 }
@@ -182,8 +186,9 @@ impl Queue {
         Some(ended)
     }
 
-    /// Waiters whose time to keep the line has come, in order; notes which waiters are first and let others pass from now on.
-    pub(crate) fn due_to_hold(&mut self, now: Time) -> Vec<Ticket> {
+    /// Waiters whose time to keep the line has come, in order; notes which waiters are first and let others pass from now on. The time
+    /// of one that evictions can help has come, given the blocks that it lacks.
+    pub(crate) fn due_to_hold(&mut self, can_be_helped: impl Fn(&Waiter, Blocks) -> bool, now: Time) -> Vec<Ticket> {
         let firsts: Vec<Ticket> =
             self.firsts(|waiting| waiting.fit != Fit::HasHeld).map(|first| first.ticket).collect();
         let mut due = Vec::new();
@@ -191,16 +196,27 @@ impl Queue {
             let Some(waiting) = self.waiting.get_mut(&ticket).filter(|waiting| waiting.yields(&self.rooms)) else {
                 continue;
             };
-            let may_fit = waiting.needs(&self.rooms).is_some_and(|(blocks, room)| blocks <= room.most_of_lane);
-            match waiting.fit {
-                Fit::Unseen => waiting.fit = Fit::first(waiting.until, now),
-                // Why not for what its lane can never have: no block that comes free would help it.
-                Fit::Yields { until } if now >= until && may_fit => due.push((waiting.climb.band, until, ticket)),
-                Fit::Yields { .. } | Fit::Holds { .. } | Fit::HasHeld => {}
+            if waiting.fit == Fit::Unseen {
+                waiting.fit = Fit::first(waiting.until, now);
+            }
+            let (Fit::Yields { until }, Some((blocks, room))) = (waiting.fit, waiting.needs(&self.rooms)) else {
+                continue;
+            };
+            // Why not for what its lane can never have: no block that comes free would help it.
+            let may_fit = blocks <= room.most_of_lane;
+            if may_fit && (now >= until || can_be_helped(&waiting.waiter, lacking(blocks, room))) {
+                due.push((waiting.climb.band, until, ticket));
             }
         }
         due.sort_unstable();
         due.into_iter().map(|(.., ticket)| ticket).collect()
+    }
+
+    /// The waiter that keeps the line, and the blocks that it lacks.
+    pub(crate) fn line_keeper(&self) -> Option<(&Waiter, Blocks)> {
+        let waiting = self.holding.and_then(|ticket| self.waiting.get(&ticket))?;
+        let (blocks, room) = waiting.needs(&self.rooms)?;
+        Some((&waiting.waiter, lacking(blocks, room)))
     }
 
     /// Lets others pass a waiter that was refused for want of blocks of such a size; false when it keeps the line.

@@ -90,7 +90,9 @@ pub(super) struct Reference {
     demand_before: u64,
     /// Blocks ever admitted.
     admitted_blocks: u64,
-    /// Requests ever admitted; and each running request with what that was once it had started.
+    /// Requests ever evicted, by the record.
+    evicted: u64,
+    /// Requests ever admitted, and evicted again; and each running request with what that was once it had started.
     admitted: u64,
     admitted_at: BTreeMap<RequestId, u64>,
     /// When some waiter of a tenant was last held up by the tenant's caps.
@@ -111,7 +113,7 @@ pub(super) struct Reference {
     epochs: Vec<u64>,
     disagree_until: Time,
     /// As of the step before.
-    asked_to_evict: u64,
+    asked_to_evict: Amount,
     /// The last hundred starts, the newest first; true for a request that had climbed above the default lane.
     last_starts: VecDeque<bool>,
     /// Starts that have passed an older request of their own tenant and lane in another VM.
@@ -133,6 +135,7 @@ impl Reference {
             demand_before: 0,
             admitted_blocks: 0,
             admitted: 0,
+            evicted: 0,
             admitted_at: BTreeMap::new(),
             held_up_at: BTreeMap::new(),
             troubled_until: Time(0),
@@ -143,7 +146,7 @@ impl Reference {
             void_by: Time(0),
             epochs: Vec::new(),
             disagree_until: Time(0),
-            asked_to_evict: 0,
+            asked_to_evict: Amount::default(),
             last_starts: VecDeque::new(),
             overtakings: 0,
         }
@@ -203,7 +206,8 @@ impl Reference {
 
     /// A VM has died in the middle of a call: only the books know whether it had let somebody in.
     pub(super) fn has_died_within(&mut self, sight: &Sight) {
-        (self.admitted, self.admitted_blocks) = (sight.admitted.requests, sight.admitted.blocks);
+        (self.admitted, self.evicted) = (sight.admitted.requests + sight.evicted, sight.evicted);
+        self.admitted_blocks = sight.admitted.blocks;
         self.last_starts.clear();
     }
 
@@ -241,13 +245,18 @@ impl Reference {
     /// # Errors
     /// What is not true, in words.
     pub(super) fn step(&mut self, now: Time, changes: &[Change], sight: &Sight, alone: bool) -> Result<(), String> {
-        let before = self.entitled_to_evict();
+        let mut entitled = self.entitled_to_evict();
         self.one_policy(changes, now);
+        self.count_evictions(changes, sight)?;
         for change in changes {
             self.take(change, now)?;
         }
-        let joined = changes.iter().filter(|change| matches!(change, Change::Joins(..))).count() as u64;
-        self.evictions_have_a_cause(before + joined, sight, now)?;
+        let joined = changes.iter().filter_map(|change| match change {
+            Change::Joins(_, facts) => Some(facts.amount),
+            _ => None,
+        });
+        entitled.extend(joined);
+        self.evictions_have_a_cause(&entitled, sight, now)?;
         let epochs: Vec<u64> = sight.members.iter().map(|member| member.holder.epoch).collect();
         if epochs != self.epochs {
             (self.epochs, self.disagree_until) = (epochs, self.disagree_until.max(Time(now.0 + 2 * TICK.0 + 10)));
@@ -343,19 +352,43 @@ impl Reference {
         Ok(())
     }
 
-    /// Waiters for whom somebody may be evicted.
-    fn entitled_to_evict(&self) -> u64 {
+    /// Requests that wait, for which somebody may be evicted.
+    fn entitled_to_evict(&self) -> Vec<Amount> {
         let lowest = self.rules().lanes.iter().rposition(|lane| lane.preemptible);
-        self.waiting.values().filter(|facts| lowest.is_some_and(|lowest| facts.lane < lowest)).count() as u64
+        let above = self.waiting.values().filter(|facts| lowest.is_some_and(|lowest| facts.lane < lowest));
+        above.map(|facts| facts.amount).collect()
     }
 
-    /// Nobody is asked to evict more than there are waiters of higher lanes at that time.
-    fn evictions_have_a_cause(&mut self, waiters: u64, sight: &Sight, now: Time) -> Result<(), String> {
+    /// Nobody is asked to evict more than those that wait in higher lanes at that time lack: a place each, or the blocks of one of
+    /// them, where the last that is evicted may hold more than is lacking.
+    fn evictions_have_a_cause(&mut self, waiters: &[Amount], sight: &Sight, now: Time) -> Result<(), String> {
         let before = std::mem::replace(&mut self.asked_to_evict, sight.asked_to_evict);
-        if sight.asked_to_evict <= before.max(waiters) || now <= self.troubled_until.max(self.disagree_until) {
+        let Amount { requests, blocks, .. } = sight.asked_to_evict;
+        let most = |all: &mut dyn Iterator<Item = Amount>| all.map(|amount| amount.blocks.0).max().unwrap_or(0);
+        let needed = most(&mut waiters.iter().copied());
+        let largest = most(&mut self.running.values().map(|facts| facts.amount));
+        let is_for_places = requests <= before.requests.max(waiters.len() as u64);
+        let is_for_blocks = needed > 0 && blocks.0 < before.blocks.0.max(needed + largest);
+        if is_for_places || is_for_blocks || now <= self.troubled_until.max(self.disagree_until) {
             return Ok(());
         }
-        Err(format!("I5: {} are to be evicted for {waiters} that wait in higher lanes", sight.asked_to_evict))
+        let waiting = waiters.len();
+        Err(format!(
+            "I5: {requests} requests of {} blocks are to be evicted for {waiting} that wait in higher lanes, of which one needs {needed}",
+            blocks.0
+        ))
+    }
+
+    /// Counts the evictions that the record shows, each of a request that ends in this step.
+    fn count_evictions(&mut self, changes: &[Change], sight: &Sight) -> Result<(), String> {
+        let ends = changes.iter().filter(|change| matches!(change, Change::Ends(_))).count() as u64;
+        let evicted = sight.evicted.saturating_sub(self.evicted);
+        (self.admitted, self.evicted) = (self.admitted + evicted, sight.evicted);
+        if evicted <= ends {
+            Ok(())
+        } else {
+            Err(format!("I2: {evicted} were evicted by the books and {ends} have ended"))
+        }
     }
 
     /// I1: no cap is exceeded by what live VMs hold, beyond what a fenced one charges again.

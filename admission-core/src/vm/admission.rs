@@ -52,14 +52,14 @@ impl Vm {
         let mut lease = lease_of(request, turn.band, known.block_size(rules.pool), now);
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
-        let evictable = lease.preemptible.then(|| self.evictable_with(&lease, now));
+        let evictable = lease.preemptible.then(|| self.evictable_with(&lease));
         let starts = Starts::Request { evictable: evictable.as_deref(), has_climbed_far: turn.has_climbed_far };
         match lease.claim(report).charge(store, (&self.members, holder), seen, &starts, judge, now) {
             Ok(Granted { spent, endpoint, since }) => {
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
                 lease.since = since;
                 let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent };
-                Ok(Admission { lease: self.keep(lease, now), endpoint, spending })
+                Ok(Admission { lease: self.keep(lease), endpoint, spending })
             }
             Err(denied) => {
                 self.undo(store, &denied, &lease, holder, now);
@@ -170,7 +170,11 @@ impl Vm {
             Usage::Nothing => Cost { tokens: Tokens(0), ..lease.cost },
             Usage::Refused => Cost::default(),
         };
-        let evicted = self.forget_evictable(&lease, id);
+        let is_evicted = self.evicting.contains(&id);
+        let evicted = self.forget_evictable(&lease, id).map(|evicted| {
+            let gone = is_evicted.then_some((lease.since, lease.amount.blocks));
+            Evicted { gone, ..evicted }
+        });
         let kind = Kind::Release(now.since(lease.started));
         self.change_both(store, &lease, kind, cost, evicted, now);
     }
@@ -191,10 +195,10 @@ impl Vm {
         drop(marked);
     }
 
-    fn keep(&mut self, lease: Lease, now: Time) -> LeaseId {
+    fn keep(&mut self, lease: Lease) -> LeaseId {
         let id = LeaseId(self.next_lease);
         self.next_lease = self.next_lease.wrapping_add(1);
-        self.note_evictable(&lease, id, now);
+        self.note_evictable(&lease, id);
         self.leases.insert(id, lease);
         id
     }

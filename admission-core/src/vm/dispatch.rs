@@ -248,9 +248,7 @@ impl Vm {
         let waiter = &waiting.waiter;
         let Some(holder) = self.holder else { return Go::Stop };
         note_emptiness(queue, refusal.reason, now);
-        if refusal.reason.passes_with_an_eviction() {
-            self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
-        }
+        self.ask_to_evict(store, waiter, &refusal);
         match refusal.reason.obstacle() {
             Obstacle::Tenant => {
                 queue.step_aside(ticket, Aside::Tenant);

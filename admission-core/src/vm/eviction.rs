@@ -1,22 +1,23 @@
 //! Requests in flight that give way: of a preemptible lane, while their answer has not begun.
 //!
-//! A VM whose waiter finds the pool at its cap asks, in the pool's record, the VM that holds the newest request of the
-//! lowest lane. What has been asked and has not ended yet stands in the record, so no more is ever asked than waits.
+//! A VM whose waiter lacks what they hold asks, in the pool's record, the VM that holds the newest request of the lowest
+//! lane. What has been asked for and has not ended yet is in the record, and so is what has ended and no view shows yet: no
+//! more is ever asked for than those that wait lack.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::lease::{Evicted, Lease};
-use super::{LeaseId, Vm, Wake};
+use super::{LeaseId, Vm, Wake, view_of};
 use crate::forecast;
 use crate::gather::gather;
-use crate::ledger::{Evictable, Ledger};
+use crate::ledger::{Amount, Evictable, LaneKey, Ledger};
 use crate::members::{Holder, Members};
-use crate::outcome::{Detail, Place, Reason, Refusal, Retry};
-use crate::policy::{Lane, Lanes};
-use crate::queue::Share;
+use crate::outcome::{Detail, Lack, Place, Reason, Refusal, Retry};
+use crate::queue::{Share, Waiter};
 use crate::store::{self, Store};
-use crate::units::{Millis, Time};
+use crate::units::{Blocks, Millis, Time};
+use crate::view::ViewSummary;
 
 impl Vm {
     /// The answer of a request has begun: it is not evicted any more.
@@ -64,93 +65,119 @@ impl Vm {
     pub(super) fn evict(&mut self, store: &impl Store, pool_key: &Rc<str>) {
         let Some(holder) = self.holder else { return };
         let Ok((ledger, _)) = store::read::<Ledger>(store, pool_key) else { return };
-        let evicting =
-            self.evicting.iter().filter(|id| self.leases.get(id).is_some_and(|lease| lease.pool_key == *pool_key));
-        let evicting = evicting.count() as u64;
-        let wanted = ledger.asked_of(holder).saturating_sub(evicting);
-        let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key).flat_map(|(_, ids)| ids);
-        let others = of_pool.filter(|(_, id)| !self.evicting.contains(id));
-        let position = |id| self.leases.get(id).map_or(0, |lease: &Lease| lease.lanes.position_of(lease.lane));
-        let mut others: Vec<(usize, Time, LeaseId)> = others.map(|(at, id)| (position(id), *at, *id)).collect();
+        let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key);
+        let others = of_pool.flat_map(|(_, victims)| victims.ids()).filter(|(_, id)| !self.evicting.contains(id));
+        let position = |id| self.leases.get(&id).map_or(0, |lease| lease.lanes.position_of(lease.lane));
+        let mut others: Vec<(usize, Time, LeaseId)> = others.map(|(at, id)| (position(id), at, id)).collect();
         // The lowest lane first, and of a lane the newest.
         others.sort_unstable();
-        let is_wanted = |id: LeaseId, before: u64| {
-            self.leases.get(&id).is_some_and(|lease| waiting_above(&ledger, &self.members, lease) > before)
-        };
-        let in_turn = others.into_iter().rev().zip(evicting..evicting.saturating_add(wanted));
-        let chosen = in_turn.take_while(|((.., id), before)| is_wanted(*id, *before));
-        let chosen: Vec<LeaseId> = chosen.map(|((.., id), _)| id).collect();
-        let missing = wanted.saturating_sub(chosen.len() as u64);
-        self.evicting.extend(chosen.iter().copied());
-        self.evictions.extend(chosen);
-        if missing > 0 {
-            let evicted = Evicted { lanes: self.evictable_in(pool_key), ended: missing };
-            self.publish_evicted(store, pool_key, &evicted);
+        let (asked, mut given) = (ledger.asked_of(holder), self.being_evicted(pool_key));
+        for (.., id) in others.into_iter().rev() {
+            let Some(lease) = self.leases.get(&id) else { continue };
+            let waiting = waiting_above(&ledger, &self.members, lease);
+            if given.requests >= asked.requests.min(waiting) && (waiting == 0 || given.blocks >= asked.blocks) {
+                break;
+            }
+            given = given.plus(evicted_amount(lease));
+            self.evicting.insert(id);
+            self.evictions.push(id);
+        }
+        // Why what is given and not what was asked: the last one may hold more blocks than were asked for, and others count on them.
+        if given != asked {
+            let lanes = self.evictable_in(pool_key);
+            self.publish_evicted(store, pool_key, &Evicted { lanes, asked, given, gone: None });
         }
     }
 
-    /// Asks for one eviction on behalf of a waiter of a lane that finds the pool at its cap, unless as many have been asked
-    /// for as are in line.
-    pub(super) fn ask_to_evict(&mut self, store: &impl Store, pool_key: &Rc<str>, lane: &Lane, lanes: &Lanes) {
+    /// Amount that is held by requests that are being evicted.
+    fn being_evicted(&self, pool_key: &Rc<str>) -> Amount {
+        let leases = self.evicting.iter().filter_map(|id| self.leases.get(id));
+        let of_pool = leases.filter(|lease| lease.pool_key == *pool_key);
+        of_pool.fold(Amount::default(), |sum, lease| sum.plus(evicted_amount(lease)))
+    }
+
+    /// Asks for evictions on behalf of a waiter that was refused, where they would bring what it lacks. No more is asked for than
+    /// those in line lack.
+    pub(super) fn ask_to_evict(&mut self, store: &impl Store, waiter: &Waiter, refused: &Refusal) {
+        let Some(lack) = refused.reason.lack() else { return };
+        let (lanes, position) = (&waiter.lanes, waiter.lane.position);
+        let view = view_of(store, &waiter.pool);
+        let more = |ledger: &Ledger, members: &Members| {
+            let asked = ledger.asked_to_evict(members).requests;
+            let unseen = || unseen(ledger, view.as_ref(), members).requests;
+            let met = match lack {
+                Lack::Place => asked,
+                Lack::Saturation => asked.saturating_add(unseen()),
+            };
+            let in_line = in_line(ledger, members, |other| lanes.position_of(other) <= position);
+            Amount { requests: u64::from(met < in_line), ..Amount::default() }
+        };
+        self.ask_for(store, waiter, more);
+    }
+
+    /// Asks for evictions on behalf of a waiter that keeps the line and lacks so many blocks.
+    // Why only then: what comes free is for that waiter, and those that pass another would be evicted in turn.
+    pub(super) fn ask_for_blocks(&mut self, store: &impl Store, waiter: &Waiter, lacking: Blocks) {
+        let view = view_of(store, &waiter.pool);
+        let more = |ledger: &Ledger, members: &Members| {
+            let met = blocks_to_come(ledger, view.as_ref(), members);
+            Amount { blocks: Blocks(lacking.0.saturating_sub(met)), ..Amount::default() }
+        };
+        self.ask_for(store, waiter, more);
+    }
+
+    fn ask_for(&mut self, store: &impl Store, waiter: &Waiter, more: impl Fn(&Ledger, &Members) -> Amount) {
+        let key = waiter.key();
         let members = &self.members;
-        let asked = store::update(store, pool_key, |ledger: &mut Ledger| {
-            let lower = ledger.evictable(members).filter(|(_, lower)| lanes.position_of(lower.lane) > lane.position);
-            let (holder, _) = lower
-                .filter(|(holder, lower)| {
-                    lower.requests > 0 && ledger.asked_of(*holder) < evictable_of(ledger, members, *holder)
-                })
-                .max_by_key(|(_, lower)| (lanes.position_of(lower.lane), lower.newest))
-                .ok_or(())?;
-            let waiting = ledger.waiting(members).filter(|(other, _)| lanes.position_of(*other) <= lane.position);
-            let demand = waiting.fold(0_u64, |sum, (_, backlog)| sum.saturating_add(backlog.in_line()));
-            if ledger.asked_to_evict(members) >= demand {
-                return Err(());
-            }
-            let asked = ledger.asked_of(holder).saturating_add(1);
-            ledger.ask_of(members, holder, asked);
-            Ok(holder)
+        let asked = store::update(store, &key, |ledger: &mut Ledger| {
+            let more = more(ledger, members);
+            let holder = victim(ledger, members, waiter).filter(|_| !more.is_zero()).ok_or(())?;
+            ledger.ask_of(members, holder, ledger.asked_of(holder).plus(more));
+            Ok::<_, ()>(holder)
         });
         if let Ok(Ok(holder)) = asked {
-            self.wakes.push(Wake::evict(holder.slot, pool_key));
+            self.wakes.push(Wake::evict(holder.slot, &key));
         }
     }
 
-    pub(super) fn note_evictable(&mut self, lease: &Lease, id: LeaseId, now: Time) {
+    pub(super) fn note_evictable(&mut self, lease: &Lease, id: LeaseId) {
         if lease.preemptible {
-            self.evictable.entry((Rc::clone(&lease.pool_key), lease.lane)).or_default().insert((now, id));
+            let victims = self.evictable.entry((Rc::clone(&lease.pool_key), lease.lane)).or_default();
+            victims.add(lease.started, id, lease.amount.blocks);
         }
     }
 
-    /// What the record is to say once a request cannot be evicted any more; `None` for one that never could.
+    /// Change of the record when a request cannot be evicted any more; `None` for one that never could.
     pub(super) fn forget_evictable(&mut self, lease: &Lease, id: LeaseId) -> Option<Evicted> {
-        let ids = self.evictable.get_mut(&(Rc::clone(&lease.pool_key), lease.lane))?;
-        let before = ids.len();
-        ids.retain(|(_, other)| *other != id);
-        let ended = u64::from(self.evicting.remove(&id));
-        let was_listed = ids.len() < before;
-        self.evictable.retain(|_, ids| !ids.is_empty());
-        was_listed.then(|| Evicted { lanes: self.evictable_in(&lease.pool_key), ended })
+        let of_lane = (Rc::clone(&lease.pool_key), lease.lane);
+        let victims = self.evictable.get_mut(&of_lane)?;
+        let was_listed = victims.remove(lease.started, id);
+        if victims.is_empty() {
+            self.evictable.remove(&of_lane);
+        }
+        let asked = if self.evicting.remove(&id) { evicted_amount(lease) } else { Amount::default() };
+        let lanes = || self.evictable_in(&lease.pool_key);
+        was_listed.then(|| Evicted { lanes: lanes(), asked, given: Amount::default(), gone: None })
     }
 
-    /// What this VM could evict once a request has started.
-    pub(super) fn evictable_with(&self, lease: &Lease, now: Time) -> Vec<Evictable> {
+    /// Rows of what this VM could evict once a request has started.
+    pub(super) fn evictable_with(&self, lease: &Lease) -> Vec<Evictable> {
         let mut lanes = self.evictable_in(&lease.pool_key);
-        match lanes.iter_mut().find(|other| other.lane == lease.lane) {
+        let Lease { lane, started, amount, .. } = *lease;
+        match lanes.iter_mut().find(|other| other.lane == lane) {
             Some(other) => {
-                (other.requests, other.newest) = (other.requests.saturating_add(1), other.newest.max(now));
+                let blocks = Blocks(other.blocks.0.saturating_add(amount.blocks.0));
+                let requests = other.requests.saturating_add(1);
+                *other = Evictable { lane, requests, blocks, newest: other.newest.max(started) };
             }
-            None => lanes.push(Evictable { lane: lease.lane, requests: 1, newest: now }),
+            None => lanes.push(Evictable { lane, requests: 1, blocks: amount.blocks, newest: started }),
         }
         lanes
     }
 
     pub(super) fn evictable_in(&self, pool_key: &Rc<str>) -> Vec<Evictable> {
         let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key);
-        let lanes = of_pool.filter_map(|((_, lane), ids)| {
-            let (newest, _) = *ids.last()?;
-            Some(Evictable { lane: *lane, requests: ids.len() as u64, newest })
-        });
-        lanes.collect()
+        of_pool.filter_map(|((_, lane), victims)| victims.row(*lane)).collect()
     }
 
     /// Says what this VM could evict. What others are faster at is said with the next request of the lane.
@@ -165,14 +192,62 @@ impl Vm {
     }
 }
 
+/// Amount that the eviction of a request brings.
+fn evicted_amount(lease: &Lease) -> Amount {
+    Amount { requests: 1, blocks: lease.amount.blocks, ..Amount::default() }
+}
+
 /// Requests that wait in lanes above that of one in flight.
 fn waiting_above(ledger: &Ledger, members: &Members, lease: &Lease) -> u64 {
     let position = |lane| lease.lanes.position_of(lane);
-    let above = ledger.waiting(members).filter(|(lane, _)| position(*lane) < position(lease.lane));
-    above.fold(0, |sum, (_, backlog)| sum.saturating_add(backlog.in_line()))
+    in_line(ledger, members, |lane| position(lane) < position(lease.lane))
 }
 
-fn evictable_of(ledger: &Ledger, members: &Members, holder: Holder) -> u64 {
-    let own = ledger.evictable(members).filter(|(other, _)| *other == holder);
-    own.fold(0, |sum, (_, lane)| sum.saturating_add(lane.requests))
+/// Requests that wait for the pool, of the lanes that `counts` is true for.
+fn in_line(ledger: &Ledger, members: &Members, counts: impl Fn(LaneKey) -> bool) -> u64 {
+    let waiting = ledger.waiting(members).filter(|(lane, _)| counts(*lane));
+    waiting.fold(0, |sum, (_, backlog)| sum.saturating_add(backlog.in_line()))
+}
+
+/// True when evictions would bring a waiter the blocks that it lacks, with those that no view shows to be free.
+pub(super) fn would_free(
+    (ledger, members): (&Ledger, &Members),
+    view: Option<&ViewSummary>,
+    waiter: &Waiter,
+    lacking: Blocks,
+) -> bool {
+    let lower = || lower_than(ledger, members, waiter);
+    let all = lower().fold(0_u64, |sum, (_, row)| sum.saturating_add(row.blocks.0));
+    // Why not what was asked for beside it: those that are being evicted are among the rows until they have ended.
+    lower().next().is_some() && lacking.0 <= all.saturating_add(unseen(ledger, view, members).blocks.0)
+}
+
+/// Blocks that evictions are about to free: those asked for, and those that no view shows to be free.
+fn blocks_to_come(ledger: &Ledger, view: Option<&ViewSummary>, members: &Members) -> u64 {
+    ledger.asked_to_evict(members).blocks.0.saturating_add(unseen(ledger, view, members).blocks.0)
+}
+
+fn unseen(ledger: &Ledger, view: Option<&ViewSummary>, members: &Members) -> Amount {
+    view.map_or_else(Amount::default, |view| ledger.evicted_unseen(view.credit, members))
+}
+
+/// Requests that could be evicted for a waiter.
+fn lower_than<'a>(
+    ledger: &'a Ledger,
+    members: &'a Members,
+    waiter: &'a Waiter,
+) -> impl Iterator<Item = (Holder, Evictable)> {
+    ledger.evictable(members).filter(|(_, row)| waiter.lanes.position_of(row.lane) > waiter.lane.position)
+}
+
+/// The VM that holds the newest request of the lowest lane below that of a waiter, among those that were not yet asked for all.
+fn victim(ledger: &Ledger, members: &Members, waiter: &Waiter) -> Option<Holder> {
+    let lower = || lower_than(ledger, members, waiter);
+    let all_of = |holder: Holder| {
+        let own = lower().filter(|(other, _)| *other == holder);
+        own.fold(0_u64, |sum, (_, row)| sum.saturating_add(row.requests))
+    };
+    let candidates =
+        lower().filter(|(holder, row)| row.requests > 0 && ledger.asked_of(*holder).requests < all_of(*holder));
+    candidates.max_by_key(|(_, row)| (waiter.lanes.position_of(row.lane), row.newest)).map(|(holder, _)| holder)
 }

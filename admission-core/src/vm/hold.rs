@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use super::Vm;
+use super::eviction::would_free;
+use super::picture::Picture;
 use crate::decide::{Held, Known, decide, rooms};
 use crate::ledger::Ledger;
 use crate::outcome::Reason;
@@ -12,8 +14,8 @@ use crate::store::{self, Store};
 use crate::units::Time;
 
 impl Vm {
-    /// Sees what is free, and lets a waiter that does not fit keep the line when its time has come.
-    pub(super) fn hold_line(&self, store: &impl Store, key: &Rc<str>, queue: &mut Queue, now: Time) {
+    /// Sees what is free, lets a waiter that does not fit keep the line when its time has come, and has evicted for it what gives way.
+    pub(super) fn hold_line(&mut self, store: &impl Store, key: &Rc<str>, queue: &mut Queue, now: Time) {
         let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
         let Waiter { pool, lanes, .. } = &waiting.waiter;
         if pool.headroom.is_none() {
@@ -27,11 +29,27 @@ impl Vm {
         }
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
         queue.rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.members), now);
-        let due = queue.due_to_hold(now);
+        self.begin_hold(store, (key, queue), &seen, &picture, now);
+        if let Some((waiter, lacking)) = queue.line_keeper().filter(|(_, lacking)| lacking.0 > 0) {
+            self.ask_for_blocks(store, waiter, lacking);
+        }
+    }
+
+    fn begin_hold(
+        &self,
+        store: &impl Store,
+        (key, queue): (&Rc<str>, &mut Queue),
+        seen: &Ledger,
+        picture: &Picture,
+        now: Time,
+    ) {
+        let can_be_helped =
+            |waiter: &Waiter, lacking| would_free((seen, &self.members), picture.known(false).view, waiter, lacking);
+        let due = queue.due_to_hold(can_be_helped, now);
         // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
         let mut due = due.into_iter().filter_map(|ticket| Some((ticket, queue.get(ticket)?)));
         let Some((ticket, waiting)) = due.find(|(_, waiting)| {
-            self.waits_for_blocks(store, waiting, picture.known(waiting.waiter.can_be_steered), &seen, now)
+            self.waits_for_blocks(store, waiting, picture.known(waiting.waiter.can_be_steered), seen, now)
         }) else {
             return;
         };

@@ -9,7 +9,7 @@ use crate::decide::MOST_TOKENS;
 use crate::ledger::{Amount, Begun, Cost, Evictable, FlowKey, LaneKey, Ledger, Report, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::{BudgetUnit, Lane, Lanes, Pool};
-use crate::units::{Millis, Time, Tokens};
+use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::usage::Served;
 
 /// A token in thousandths.
@@ -119,19 +119,30 @@ pub(super) struct Change {
     pub(super) evicted: Option<Evicted>,
 }
 
-/// What a VM could evict once something has ended, and how much it was asked for has ended with it.
+/// A change of what a VM could evict, or is about to.
 #[derive(Clone, Debug)]
 pub(super) struct Evicted {
+    /// What it could evict from then on.
     pub(super) lanes: Vec<Evictable>,
-    pub(super) ended: u64,
+    /// The part of what it was asked for that `given` replaces.
+    pub(super) asked: Amount,
+    /// What it is still to evict of that.
+    pub(super) given: Amount,
+    /// The count of the last answer to a view before the lease began, and its blocks; of a request that has ended since it was evicted.
+    pub(super) gone: Option<(u64, Blocks)>,
 }
 
 impl Evicted {
     pub(super) fn apply(&self, ledger: &mut Ledger, members: &Members, holder: Holder) {
         ledger.publish_evictable(members, holder, &self.lanes);
-        if self.ended > 0 {
-            let asked = ledger.asked_of(holder).saturating_sub(self.ended);
-            ledger.ask_of(members, holder, asked);
+        let before = ledger.asked_of(holder);
+        // Why nothing then: there is nothing left that it could give.
+        let after = if self.lanes.is_empty() { Amount::default() } else { before.plus(self.given).minus(self.asked) };
+        if after != before {
+            ledger.ask_of(members, holder, after);
+        }
+        if let Some((began, blocks)) = self.gone {
+            ledger.note_evicted(members, holder, began, blocks);
         }
     }
 }

@@ -204,10 +204,7 @@ impl Vm {
             }
             // The first of its like here may start now, brought forward by what its tenant has got back, which woke nobody.
             Obstacle::Line => self.wakes.extend(self.slot().map(|slot| Wake::start(slot, key))),
-            _ if refused.reason.passes_with_an_eviction() => {
-                self.ask_to_evict(store, key, &waiter.lane, &waiter.lanes);
-            }
-            _ => {}
+            _ => self.ask_to_evict(store, waiter, refused),
         }
     }
 

@@ -17,7 +17,7 @@ use admission_core::members::{Holder, Members, Observer};
 use admission_core::record::Record;
 use admission_core::store::{Store, Version};
 use admission_core::units::{Blocks, Millis, Time, Tokens};
-use admission_core::view::{Seen, Takes, ViewSummary, WorkerKey, Workers};
+use admission_core::view::{Credit, Seen, Takes, ViewSummary, WorkerKey, Workers};
 use admission_core::vm::Note;
 use admission_core::{control, endpoint};
 use endpoint::Open;
@@ -73,9 +73,8 @@ fn use_ledger(ledger: &Ledger) {
         assert!(ledger.unseen_at_worker(begun.worker, begun.since, &members) >= begun.blocks);
     }
     let heads: Vec<Head> = ledger.heads(&members).map(|(_, head)| *head).collect();
-    assert!(
-        ledger.marked((1, 1), NOW).count() <= 1 << 20 && ledger.asked_to_evict(&members) >= ledger.asked_of(holder)
-    );
+    let (all, own) = (ledger.asked_to_evict(&members), ledger.asked_of(holder));
+    assert!(ledger.marked((1, 1), NOW).count() <= 1 << 20 && all.requests >= own.requests && all.blocks >= own.blocks);
     let mut changed = ledger.clone();
     change(&mut changed, &members, holder, &heads);
     let again = Ledger::decode(&changed.encode()).unwrap_or_else(|| panic!("{changed:?} cannot be read back"));
@@ -123,9 +122,16 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     }
     ledger.note_refusal((1, 1));
     ledger.publish_blocked(members, holder, Some(Blocked { band: LANE, urgency: 1 }));
-    ledger.publish_evictable(members, holder, &[Evictable { lane: LANE, requests: u64::MAX, newest: NOW }; 2]);
-    ledger.ask_of(members, holder, u64::MAX);
-    assert_eq!((ledger.asked_of(holder), ledger.refused_under((1, 1))), (u64::MAX, true));
+    ledger.publish_evictable(
+        members,
+        holder,
+        &[Evictable { lane: LANE, requests: u64::MAX, blocks: MOST.blocks, newest: NOW }; 2],
+    );
+    ledger.ask_of(members, holder, MOST);
+    let asked = ledger.asked_of(holder);
+    assert_eq!((asked.requests, asked.blocks, ledger.refused_under((1, 1))), (MOST.requests, MOST.blocks, true));
+    ledger.note_evicted(members, holder, u64::MAX, MOST.blocks);
+    let _ = ledger.evicted_unseen(Credit::default(), members);
 }
 
 fn use_members(members: &Members) {

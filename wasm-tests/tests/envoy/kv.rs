@@ -19,7 +19,7 @@ fn setup() -> Setup {
 }
 
 /// A chat request of a prompt of so many tokens, as the worker counts them.
-fn of_tokens(prompt: usize, output: u32) -> Value {
+pub fn of_tokens(prompt: usize, output: u32) -> Value {
     let content = "word".repeat(prompt);
     json!({"messages": [{"role": "user", "content": content}], "max_tokens": output, "stream": true, "model": MODEL})
 }
@@ -30,7 +30,7 @@ async fn watched(rig: &Rig) -> Sidecar {
 }
 
 /// The same with more fields of its configuration; `busy` is the pool's.
-async fn watched_with(rig: &Rig, mut more: Value) -> Sidecar {
+pub async fn watched_with(rig: &Rig, mut more: Value) -> Sidecar {
     assert_eq!(rig.ask("acme", &[]).await.0, 200, "the state page knows a pool by its first request");
     let workers: Vec<String> =
         [&rig.worker].into_iter().chain(&rig.others).map(|one| one.address().to_string()).collect();
@@ -44,7 +44,7 @@ async fn watched_with(rig: &Rig, mut more: Value) -> Sidecar {
 }
 
 /// Waits until the proxy knows of enough free blocks.
-async fn free_blocks(rig: &Rig, is_it: impl Fn(u64) -> bool) {
+pub async fn free_blocks(rig: &Rig, is_it: impl Fn(u64) -> bool) {
     eventually("the proxy knows how many blocks are free", async || {
         let view = rig.state().await["pools"]["main"]["view"].clone();
         view["kv_free_blocks"].as_u64().filter(|free| is_it(*free)).map(drop).ok_or_else(|| view.to_string())

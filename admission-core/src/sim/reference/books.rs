@@ -38,12 +38,14 @@ pub(in crate::sim) struct Sight {
     pub(in crate::sim) view: Option<ViewSummary>,
     pub(in crate::sim) workers: Option<Rc<Workers>>,
     pub(in crate::sim) members: Members,
-    /// Requests that VMs have been asked to evict and still hold.
-    pub(in crate::sim) asked_to_evict: u64,
+    /// Requests and blocks that VMs have been asked to evict and still hold.
+    pub(in crate::sim) asked_to_evict: Amount,
     /// Requests that wait for nothing but the pool, in lanes without a dispatch budget.
     pub(in crate::sim) demand: u64,
     /// All that was ever admitted to the pool.
     pub(in crate::sim) admitted: Admitted,
+    /// Requests that were ever evicted.
+    pub(in crate::sim) evicted: u64,
 }
 
 impl Books {
@@ -96,10 +98,11 @@ impl Books {
         let view = store.read(&self.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
         let asked_to_evict = self.pool.record.asked_to_evict(members);
         let (pool, admitted) = (self.pool.record.held(members), self.pool.record.admitted());
+        let evicted = self.pool.record.evicted();
         let demand = self.pool.record.demand(members);
         let members = members.clone();
         let workers = self.read_workers(store);
-        Sight { pool, lanes, tenants, view, workers, members, asked_to_evict, demand, admitted }
+        Sight { pool, lanes, tenants, view, workers, members, asked_to_evict, demand, admitted, evicted }
     }
 
     fn read_workers(&mut self, store: &impl Store) -> Option<Rc<Workers>> {

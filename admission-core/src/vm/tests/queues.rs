@@ -3,12 +3,13 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::control::Receiver;
+use crate::control::{Receiver, Taken};
 use crate::outcome::{Refusal, Retry};
 use crate::queue::{Ticket, Waiter};
 
 mod aging;
 mod corners;
+mod eviction;
 mod fit;
 mod limits;
 mod pools;
@@ -431,9 +432,13 @@ fn push(proxy: &Proxy, generation: u64, workers: &[bool], saturation: f64) -> Ve
 }
 
 fn take_view(proxy: &Proxy, generation: u64, pool: &Value) -> Vec<Wake> {
+    receive(proxy, generation, pool).wakes
+}
+
+fn receive(proxy: &Proxy, generation: u64, pool: &Value) -> Taken {
     let document = json!({"version": 1, "epoch": 1, "generation": generation, "pools": {"p": pool}});
     let control =
         br#"{"role": "control", "token_sha256": "0000000000000000000000000000000000000000000000000000000000000000"}"#;
     let Ok(Plugin::Control(control)) = Plugin::parse(control) else { panic!() };
-    Receiver::of(&control).take(&*proxy.store, document.to_string().as_bytes(), proxy.now).unwrap().wakes
+    Receiver::of(&control).take(&*proxy.store, document.to_string().as_bytes(), proxy.now).unwrap()
 }

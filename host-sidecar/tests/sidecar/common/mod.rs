@@ -57,7 +57,7 @@ impl Server {
         let Some(runtime) = self.runtime.take() else { return };
         runtime.shutdown_background();
         let deadline = Instant::now() + PATIENCE;
-        // Why: the runtime drops the listener a moment after it is told to stop, and its port is taken until then.
+        // Why: the runtime drops the listener a moment after its shutdown begins, and its port is taken until then.
         while self.port.is_none() {
             match bound(self.address) {
                 Ok(port) => self.port = Some(port),

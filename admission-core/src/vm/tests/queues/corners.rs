@@ -125,7 +125,7 @@ fn nobody_is_evicted_for_one_that_has_left() {
     let high = proxy.wait(&mut a, "light", "high");
     let asked = |vm: &Vm| {
         let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.keys.pool("p")).unwrap().0;
-        ledger.asked_to_evict(vm.members())
+        ledger.asked_to_evict(vm.members()).requests
     };
     assert_eq!(asked(&a), 1);
     a.leave(&*proxy.store, high, proxy.now);

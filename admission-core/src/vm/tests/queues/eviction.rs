@@ -1,0 +1,266 @@
+//! Requests in flight that give way to those of higher lanes.
+
+use super::*;
+use crate::view::Credit;
+
+/// Blocks of a pool's one worker.
+const BLOCKS: u64 = 100;
+
+/// A pool of one worker, its lanes and the sidecar that reports it.
+struct Pool {
+    proxy: Proxy,
+    generation: u64,
+    /// Counts of the last answer but one, and of the last; scrapes behind the next view began after the former.
+    answers: [Credit; 2],
+}
+
+impl Pool {
+    fn new(ceiling: f64) -> Self {
+        let proxy = with(&json!({
+            "lanes": [
+                {"name": "high", "priority": 1, "ceiling": ceiling, "queue": {"max_wait": "60s"}},
+                {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
+            ],
+            "pools": [{"name": "p", "max_in_flight": 1_000, "kv": {"block_size": 16, "headroom": 0.0}, "stale": {"hold": "60s"}}],
+        }));
+        let mut pool = Self { proxy, generation: 0, answers: [Credit::default(); 2] };
+        pool.see(0, 0.0);
+        pool
+    }
+
+    /// A second later comes a view of a scrape that began after the last answer but one.
+    fn see(&mut self, used: u64, saturation: f64) {
+        self.proxy.later(1_000);
+        self.generation += 1;
+        let [Credit { admitted, held }, last] = self.answers;
+        let rank = json!({"kv_used_blocks": used, "kv_total_blocks": BLOCKS});
+        let worker =
+            json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]});
+        let pool = json!({"saturation": saturation, "admitted": admitted, "held": held, "workers": [worker]});
+        let answer = receive(&self.proxy, self.generation, &pool).answer;
+        self.answers = [last, answer.credit("p").unwrap()];
+    }
+
+    fn start_low(&self, vm: &mut Vm, blocks: u64) -> LeaseId {
+        match self.proxy.come(vm, self.proxy.waiter("light", "low", blocks * 16)) {
+            Ok(Joined::Started(admission)) => admission.lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wait_high(&self, vm: &mut Vm, blocks: u64) -> Ticket {
+        match self.proxy.come(vm, self.proxy.waiter("light", "high", blocks * 16)) {
+            Ok(Joined::Waiting(ticket)) => ticket,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Time passes, in which all VMs look often and those end that are evicted: so many, and these have started.
+    fn passes(&mut self, vms: &mut [&mut Vm]) -> (usize, Vec<Ticket>) {
+        let (mut evicted, mut started) = (0, Vec::new());
+        for _ in 0..50 {
+            self.proxy.later(5);
+            started.extend(self.proxy.carry(vms).into_iter().map(|(_, started)| started.ticket));
+            for vm in vms.iter_mut() {
+                started
+                    .extend(vm.poll(&*self.proxy.store, self.proxy.now).started.iter().map(|started| started.ticket));
+                for lease in vm.take_evictions() {
+                    vm.release(&*self.proxy.store, lease, Usage::Refused, self.proxy.now);
+                    evicted += 1;
+                }
+            }
+        }
+        (evicted, started)
+    }
+}
+
+#[test]
+fn a_head_has_as_many_evicted_as_hold_the_blocks_that_it_lacks() {
+    let mut pool = Pool::new(9.0);
+    let (mut a, mut b) = (pool.proxy.vm(), pool.proxy.vm());
+    for vm in 0..25 {
+        pool.start_low(if vm % 2 == 0 { &mut a } else { &mut b }, 4);
+    }
+    pool.see(0, 0.0);
+    pool.see(100, 0.0);
+    pool.see(100, 0.0);
+    let head = pool.wait_high(&mut a, 30);
+    let mut vms = [&mut a, &mut b];
+    assert_eq!(pool.passes(&mut vms), (8, vec![]), "eight hold 32 blocks, which no view shows to be free");
+    pool.see(100, 0.0);
+    pool.see(100, 0.0);
+    assert_eq!(pool.passes(&mut vms), (0, vec![]), "their scrapes may have begun before they ended");
+    pool.see(68, 0.0);
+    assert_eq!(pool.passes(&mut vms), (0, vec![head]));
+}
+
+#[test]
+fn blocks_that_no_view_has_seen_are_free_when_their_request_has_been_evicted() {
+    let mut pool = Pool::new(9.0);
+    let mut vm = pool.proxy.vm();
+    pool.see(0, 0.0);
+    for _ in 0..25 {
+        pool.start_low(&mut vm, 4);
+    }
+    let heads = [pool.wait_high(&mut vm, 30), pool.wait_high(&mut vm, 10)];
+    assert_eq!(pool.passes(&mut [&mut vm]), (10, heads.to_vec()), "each as soon as there is room for it");
+}
+
+#[test]
+fn what_one_vm_does_not_hold_is_asked_of_the_next_and_nothing_is_evicted_in_vain() {
+    let mut pool = Pool::new(9.0);
+    let (mut a, mut b) = (pool.proxy.vm(), pool.proxy.vm());
+    for _ in 0..2 {
+        pool.start_low(&mut a, 20);
+        pool.proxy.later(1);
+    }
+    pool.start_low(&mut b, 20);
+    let begun = pool.start_low(&mut b, 40);
+    b.first_byte(&*pool.proxy.store, begun);
+    pool.see(0, 0.0);
+    pool.see(100, 0.0);
+    pool.see(100, 0.0);
+    let too_large = pool.wait_high(&mut b, 61);
+    assert_eq!(pool.passes(&mut [&mut a, &mut b]), (0, vec![]), "the sixty that could be evicted are not enough");
+    b.leave(&*pool.proxy.store, too_large, pool.proxy.now);
+    let head = pool.wait_high(&mut b, 60);
+    assert_eq!(pool.passes(&mut [&mut a, &mut b]), (3, vec![]));
+    pool.see(100, 0.0);
+    pool.see(100, 0.0);
+    pool.see(40, 0.0);
+    assert_eq!(pool.passes(&mut [&mut a, &mut b]), (0, vec![head]));
+    let ledger = store::read::<Ledger>(&*pool.proxy.store, &pool.proxy.policy.keys.pool("p")).unwrap().0;
+    assert!(ledger.asked_to_evict(a.members()).is_zero(), "nobody is asked for more than there was");
+}
+
+/// Small requests wait that could have the blocks of each evicted request as it ends.
+#[test]
+fn what_is_evicted_for_a_head_is_kept_for_it() {
+    let mut pool = Pool::new(9.0);
+    let (mut a, mut b) = (pool.proxy.vm(), pool.proxy.vm());
+    pool.see(0, 0.0);
+    for vm in 0..25 {
+        pool.start_low(if vm % 2 == 0 { &mut a } else { &mut b }, 4);
+    }
+    for vm in 0..10 {
+        let vm = if vm % 2 == 0 { &mut a } else { &mut b };
+        let small = pool.proxy.come(vm, pool.proxy.waiter("light", "low", 64));
+        assert!(matches!(small, Ok(Joined::Waiting(_))));
+    }
+    let head = pool.wait_high(&mut a, 30);
+    let (evicted, started) = pool.passes(&mut [&mut a, &mut b]);
+    assert_eq!((evicted, started), (8, vec![head]));
+}
+
+#[test]
+fn a_pool_that_is_too_full_for_its_lane_is_emptied_by_one_for_each_that_waits_and_view() {
+    let mut pool = Pool::new(0.9);
+    let mut vm = pool.proxy.vm();
+    for _ in 0..10 {
+        pool.start_low(&mut vm, 4);
+    }
+    pool.see(0, 0.5);
+    pool.see(40, 1.2);
+    pool.see(40, 1.2);
+    let heads = [pool.wait_high(&mut vm, 4), pool.wait_high(&mut vm, 4)];
+    assert_eq!(pool.passes(&mut [&mut vm]), (2, vec![]));
+    pool.see(40, 1.2);
+    assert_eq!(pool.passes(&mut [&mut vm]), (0, vec![]), "its scrape may have begun before they ended");
+    pool.see(40, 1.2);
+    pool.see(32, 1.0);
+    assert_eq!(pool.passes(&mut [&mut vm]), (2, vec![]), "it was not enough");
+    pool.see(32, 1.0);
+    pool.see(32, 1.0);
+    pool.see(24, 0.8);
+    assert_eq!(pool.passes(&mut [&mut vm]), (0, heads.to_vec()));
+}
+
+#[test]
+fn the_newest_request_of_the_lowest_lane_gives_way() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 3}],
+    }));
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    let begun = proxy.start(&mut a, "light", "low");
+    proxy.later(1);
+    proxy.start(&mut a, "light", "low");
+    proxy.later(1);
+    let newest = proxy.start(&mut b, "light", "low");
+    a.first_byte(&*proxy.store, begun);
+    proxy.wait(&mut a, "light", "low");
+    assert_eq!((proxy.carry(&mut [&mut a, &mut b]), b.take_evictions()), (vec![], vec![]), "none for its own lane");
+    let high = proxy.wait(&mut a, "light", "high");
+    proxy.carry(&mut [&mut a, &mut b]);
+    proxy.later(5);
+    a.poll(&*proxy.store, proxy.now);
+    proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!((a.take_evictions(), b.take_evictions()), (vec![], vec![newest]), "one for one that waits");
+    b.release(&*proxy.store, newest, Usage::Refused, proxy.now);
+    let started = proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, high)]);
+    for _ in 0..2 {
+        proxy.wait(&mut b, "light", "high");
+    }
+    proxy.carry(&mut [&mut a, &mut b]);
+    assert_eq!((a.take_evictions().len(), b.take_evictions().len()), (1, 0), "the other one has begun its answer");
+    let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.keys.pool("p")).unwrap().0;
+    assert_eq!(ledger.asked_to_evict(a.members()).requests, 1);
+}
+
+/// Requests of 400 ms before one place: three that wait in a higher lane go before the one that gives way.
+#[test]
+fn who_gives_way_may_come_back_when_those_before_it_have_been_served() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "priority": 1, "queue": {"max_wait": "60s"}},
+            {"name": "low", "preemptible": true},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let mut vm = proxy.vm();
+    for _ in 0..20 {
+        let lease = proxy.start(&mut vm, "light", "high");
+        proxy.later(400);
+        proxy.end(&mut vm, lease);
+    }
+    let low = proxy.start(&mut vm, "light", "low");
+    for _ in 0..3 {
+        proxy.wait(&mut vm, "light", "high");
+    }
+    proxy.carry(&mut [&mut vm]);
+    assert_eq!(vm.take_evictions(), [low]);
+    let refusal = vm.evicted(&*proxy.store, low, proxy.now);
+    let Retry::After(Millis(wait)) = refusal.retry else { panic!("{refusal:?}") };
+    assert!(refusal.reason == Reason::Evicted && (1_200..=2_000).contains(&wait), "{refusal:?}");
+}
+
+#[test]
+fn nobody_gives_way_to_who_waits_for_its_own_tenant() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
+        ],
+        "tenants": {"one": {"max_in_flight": 1}, "light": {}},
+        "pools": [{"name": "p", "max_in_flight": 4}],
+    }));
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    proxy.start(&mut b, "one", "high");
+    for _ in 0..3 {
+        proxy.start(&mut a, "light", "low");
+    }
+    for _ in 0..5 {
+        proxy.wait(&mut b, "one", "high");
+    }
+    proxy.wait(&mut b, "light", "high");
+    for _ in 0..4 {
+        proxy.carry(&mut [&mut a, &mut b]);
+        proxy.later(5);
+        b.poll(&*proxy.store, proxy.now);
+    }
+    assert_eq!(a.take_evictions().len(), 1, "one is in line, five wait for their tenant");
+}
