@@ -28,7 +28,7 @@ mod tests;
 
 pub use blocks::{Room, Rooms, kv_notice, rooms};
 pub use bounds::{DISPATCH_BUDGET, Used, bounds};
-pub use line::{Line, Rank, Turn, flow_of, urgency};
+pub use line::{Line, Rank, Turn, flow_of, span_across_tenants, urgency};
 
 use line::{first_in_line, first_of_its_tenant, within_aging_share};
 use sight::{Scene, Sight};

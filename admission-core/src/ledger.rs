@@ -346,6 +346,16 @@ impl Ledger {
         of_lane.fold(Backlog::default(), |sum, (_, backlog)| sum.plus(backlog))
     }
 
+    /// Difference of fair tags that the mean request makes of those that wait in a lane, while more than so many do; else 0.
+    #[must_use]
+    pub fn span_beyond(&self, lane: LaneKey, requests: u64, members: &Members) -> u64 {
+        let waiting = self.backlog(lane, members);
+        if waiting.in_line() <= requests {
+            return 0;
+        }
+        fair::span(Tokens(waiting.tokens.0.checked_div(waiting.requests).unwrap_or(0)))
+    }
+
     /// The first waiters of each VM that wait for nothing but the pool.
     pub fn heads<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, &'a Head)> {
         self.line.heads.live(members)

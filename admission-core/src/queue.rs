@@ -309,6 +309,15 @@ impl Queue {
         waiting.zip(band).is_some_and(|(waiting, band)| band.stands_aside_for_its_tenant(&waiting.flow))
     }
 
+    /// Lets the shortest of a lane go first among tenants whose tags differ by less than its span.
+    pub(crate) fn look_across_tenants(&mut self, lanes: &Lanes, span: impl Fn(&Lane) -> u64) {
+        for lane in lanes.iter() {
+            if let Some(band) = self.bands.get_mut(&(lane.position, lane.key)) {
+                band.span = span(lane);
+            }
+        }
+    }
+
     /// The first of every band and lane of those that neither stand aside nor let others pass.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> {
         self.firsts(|waiting| !waiting.yields(&self.rooms))

@@ -25,6 +25,10 @@ pub struct QueueConfig {
     pub max_wait: Millis,
     /// Who starts first of those of one tenant.
     pub order: Order,
+    /// While more requests than this wait in the lane for a pool, the shortest goes first among tenants too, of those whose turns are less than
+    /// a usual request apart; needs `order: shortest_first`. Only within a tenant if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub across_tenants_after: Option<u64>,
 }
 
 /// Bounds of what waits for a pool, of all its lanes together and over all worker threads. Where one of these is reached, a request of a higher
@@ -114,7 +118,14 @@ pub enum BudgetUnit {
 
 impl Default for QueueConfig {
     fn default() -> Self {
-        Self { max_requests: 128, max_tokens: None, max_bytes: None, max_wait: Millis(10_000), order: Order::default() }
+        Self {
+            max_requests: 128,
+            max_tokens: None,
+            max_bytes: None,
+            max_wait: Millis(10_000),
+            order: Order::default(),
+            across_tenants_after: None,
+        }
     }
 }
 

@@ -75,6 +75,29 @@ struct Ordering {
     /// been given back since, so it goes for all of them, and among them urgency alone decides.
     tags: BTreeMap<(u64, LaneKey), u64>,
     below_reserve: BTreeSet<LaneKey>,
+    /// Lanes in which the shortest request goes first among tenants.
+    across_tenants: BTreeMap<LaneKey, Near>,
+}
+
+/// Fair tags that count as one, from the lowest of a lane on.
+#[derive(Clone, Copy, Debug)]
+struct Near {
+    lowest: u64,
+    span: u64,
+}
+
+/// Span of fair tags within which the shortest request of a lane goes first, whichever tenant's it is; 0 where tenants take turns.
+#[must_use]
+pub fn span_across_tenants(lane: &Lane, (ledger, members): (&Ledger, &Members)) -> u64 {
+    let after = lane.queue.as_ref().and_then(|queue| queue.across_tenants_after);
+    after.map_or(0, |after| ledger.span_beyond(lane.key, after, members))
+}
+
+impl Near {
+    /// The tag that a tag counts as.
+    fn of(self, tag: u64) -> u64 {
+        if tag > self.lowest && tag - self.lowest < self.span { self.lowest } else { tag }
+    }
 }
 
 impl<'a> Line<'a> {
@@ -123,17 +146,26 @@ impl Ordering {
             let tag = tags.entry((head.flow, head.band)).or_insert(head.tag);
             *tag = head.tag.max(*tag);
         }
-        Self { tags, below_reserve: gather(scene.below_reserve().map(|lane| lane.key)) }
+        let near = |lane: &Lane| {
+            let span = span_across_tenants(lane, (scene.ledger, scene.members));
+            let own = tags.iter().filter(|((_, band), _)| *band == lane.key).map(|(_, tag)| *tag);
+            Some((lane.key, Near { lowest: own.min()?, span })).filter(|_| span > 0)
+        };
+        let across_tenants = gather(scene.lanes.iter().filter_map(|lane| near(lane)));
+        Self { tags, below_reserve: gather(scene.below_reserve().map(|lane| lane.key)), across_tenants }
     }
 
     fn place(&self, lanes: &Lanes, holder: Holder, head: &Head) -> Rank {
         let position = lanes.position_of(head.band);
         // Why not of one that has climbed there: it is counted in the lane that it came for, so it would never use the reserve up.
         let has_reserve = head.lane == head.band && self.below_reserve.contains(&head.band);
+        let tag = self.tags.get(&(head.flow, head.band)).map_or(head.tag, |tag| head.tag.max(*tag));
+        // Why not of one that has climbed there: its urgency may be another lane's, and no size.
+        let near = self.across_tenants.get(&head.band).filter(|_| head.lane == head.band);
         Rank {
             above_reserve: !has_reserve,
             band: position,
-            tag: self.tags.get(&(head.flow, head.band)).map_or(head.tag, |tag| head.tag.max(*tag)),
+            tag: near.map_or(tag, |near| near.of(tag)),
             urgency: head.urgency,
             slot: holder.slot,
         }

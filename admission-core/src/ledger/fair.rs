@@ -110,6 +110,11 @@ impl Flows {
     }
 }
 
+/// Difference of two fair tags that so many tokens make, at a weight of 1.
+pub(super) fn span(tokens: Tokens) -> u64 {
+    share(1, tokens)
+}
+
 fn share(weight: u32, tokens: Tokens) -> u64 {
     tokens.0.saturating_mul(SCALE) / u64::from(weight.max(1))
 }

@@ -111,6 +111,8 @@ pub struct QueueLimits {
     pub max_wait_knob: Arc<str>,
     /// Who starts first of one tenant's.
     pub order: Order,
+    /// Waiters of the lane beyond which the shortest goes first among tenants too.
+    pub across_tenants_after: Option<u64>,
 }
 
 /// Named priority bands, highest first; there is always one.

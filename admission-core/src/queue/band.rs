@@ -46,6 +46,8 @@ pub(super) struct Band {
     weights: u64,
     /// Waiters of flows that stand aside.
     aside: u64,
+    /// Difference of tags within which the most urgent goes first, whichever flow's it is; 0 where flows take turns.
+    pub(super) span: u64,
 }
 
 impl Flow {
@@ -84,16 +86,19 @@ impl Band {
     /// The tag, the urgency and the ticket of the first of those that go on, among the first [`MOST_LOOKED_AT`].
     pub(super) fn first(&self, goes: impl Fn(Ticket) -> bool) -> Option<(u64, u64, Ticket)> {
         let mut best: Option<(u64, u64, Ticket)> = None;
+        let mut lowest = None;
         let mut left = MOST_LOOKED_AT;
         for (tag, urgency, id) in &self.ready {
-            if left == 0 || best.is_some_and(|best| (best.0, best.1) <= (*tag, *urgency)) {
+            let is_near = lowest.is_some_and(|lowest: u64| tag.saturating_sub(lowest) < self.span);
+            if left == 0 || !is_near && best.is_some_and(|best| (best.0, best.1) <= (*tag, *urgency)) {
                 break;
             }
             let Some(flow) = self.flows.get(id) else { continue };
             let mut looked_at =
                 flow.waiters.iter().take(left.min(MOST_OF_A_FLOW)).inspect(|_| left = left.saturating_sub(1));
             let first = looked_at.find(|(_, ticket)| goes(*ticket)).map(|(urgency, ticket)| (*tag, *urgency, *ticket));
-            best = best.into_iter().chain(first).min();
+            lowest = lowest.or(first.map(|_| *tag));
+            best = best.into_iter().chain(first).min_by_key(|one| (if is_near { 0 } else { one.0 }, one.1, one.2));
         }
         best
     }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::hold::end_hold;
 use super::{Admission, Note, Vm, Wake};
-use crate::decide::{Line, tenant_lets};
+use crate::decide::{Line, span_across_tenants, tenant_lets};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger};
 use crate::members::Holder;
@@ -206,6 +207,7 @@ impl Vm {
     ) -> Go {
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return Go::Stop };
         self.bind_climbers(store, queue, &seen, now);
+        self.look_across_tenants(queue, &seen);
         let Some((ticket, waiting)) = self.first(store, queue, &seen, &round.closed, now) else {
             round.ahead = self.ahead(store, queue, &seen, holder, now);
             return Go::Stop;
@@ -311,6 +313,13 @@ impl Vm {
         let picture = self.picture(store, pool);
         let bound = Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).climbers_bound();
         queue.bind(bound, |waiting| tag_in(store, seen, waiting));
+    }
+
+    /// Lets short requests pass those of other tenants in the lanes that say so, while enough wait.
+    fn look_across_tenants(&self, queue: &mut Queue, seen: &Ledger) {
+        let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
+        let lanes = Arc::clone(&waiting.waiter.lanes);
+        queue.look_across_tenants(&lanes, |lane| span_across_tenants(lane, (seen, &self.members)));
     }
 
     /// Whoever of another VM comes next.

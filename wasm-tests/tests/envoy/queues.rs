@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};
 use wasm_tests::caller::{RawCaller, chat, request_bytes};
-use wasm_tests::line::{order, queues, send, waiting};
+use wasm_tests::line::{order, queues, send, send_more, waiting};
 use wasm_tests::rig::{MODEL, Rig, Wait, eventually, text_of};
 use wasm_tests::view;
 use worker_sim::Fault;
@@ -73,6 +73,34 @@ async fn tenants_of_one_lane_take_turns() {
     let place = |tenant: &str| tenants.iter().rposition(|other| other == tenant);
     assert!(place("modest") < place("greedy"), "{tenants:?}");
     assert_eq!(&tenants[1..5].iter().filter(|tenant| *tenant == "modest").count(), &2, "{tenants:?}");
+}
+
+/// Tenants that have been served a little ask for a little more, behind one that asks for much and has been served nothing, whose turn
+/// is first.
+#[tokio::test]
+async fn the_shortest_goes_first_among_tenants_where_the_policy_says_so() {
+    for (after, right) in [(9, ["0", "1", "2", "3"]), (0, ["1", "2", "3", "0"])] {
+        let queue = json!({"order": "shortest_first", "across_tenants_after": after, "max_wait": "60s"});
+        let rig = Rig::start(queues(2, Wait::AtHeaders).with("/lanes/1/queue", queue)).await;
+        let tenants = [("much", 900), ("a", 40), ("b", 60), ("c", 80)];
+        for (tenant, words) in &tenants[1..] {
+            let served = &mut send_more(&rig, tenant, "standard", 9, &[], &"word ".repeat(*words)).await;
+            assert_eq!(served.status().await, Some(200));
+        }
+        let running = rig.endless("first", &[]).await;
+        let mut callers = Vec::new();
+        for (number, (tenant, words)) in tenants.iter().enumerate() {
+            callers.push(send_more(&rig, tenant, "standard", number, &[], &"word ".repeat(*words)).await);
+            waiting(&rig, number as u64 + 1).await;
+        }
+        drop(running);
+        for caller in &mut callers {
+            assert_eq!(caller.status().await, Some(200));
+        }
+        let waited: Vec<String> = order(&rig).into_iter().filter(|number| number != "9").collect();
+        assert_eq!(waited, right, "beyond {after}");
+        rig.nothing_is_held().await;
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use super::super::lane::{Aging, BudgetUnit, DispatchBudget, QueueLimits, Reserve
 use super::super::{Cap, PoolQueue};
 use super::Checker;
 use crate::config::{
-    AgingConfig, Config, DispatchBudgetConfig, LaneConfig, PoolQueueConfig, QueueConfig, ReserveConfig,
+    AgingConfig, Config, DispatchBudgetConfig, LaneConfig, Order, PoolQueueConfig, QueueConfig, ReserveConfig,
 };
 use crate::ledger::LAST_STARTS;
 use crate::units::Millis;
@@ -27,6 +27,7 @@ pub(super) fn queue(lane: &str, config: &QueueConfig) -> QueueLimits {
         max_wait: config.max_wait,
         max_wait_knob: knob("max_wait"),
         order: config.order,
+        across_tenants_after: config.across_tenants_after,
     }
 }
 
@@ -95,6 +96,9 @@ fn check_queue(path: &str, queue: &QueueConfig, check: &mut Checker<'_>) {
         check.problem(format!("{path}.{field}"), "0 would let nothing wait; leave `queue` out for that");
     }
     check_wait(format!("{path}.max_wait"), queue.max_wait, check);
+    if queue.across_tenants_after.is_some() && queue.order != Order::ShortestFirst {
+        check.problem(format!("{path}.across_tenants_after"), "needs `order: shortest_first`");
+    }
 }
 
 fn check_wait(path: String, wait: Millis, check: &mut Checker<'_>) {

@@ -105,12 +105,14 @@ fn wait(rng: &mut Rng) -> Millis {
 
 fn queue(rng: &mut Rng) -> QueueConfig {
     let orders = [Order::Fcfs, Order::Edf, Order::ShortestFirst];
+    let order = orders[rng.usize(..3)];
     QueueConfig {
         max_requests: rng.u64(1..),
         max_tokens: some(rng, |rng| rng.u64(1..)),
         max_bytes: some(rng, |rng| rng.u64(1..1 << 40)),
         max_wait: wait(rng),
-        order: orders[rng.usize(..3)],
+        order,
+        across_tenants_after: (order == Order::ShortestFirst && rng.bool()).then(|| rng.u64(..)),
     }
 }
 

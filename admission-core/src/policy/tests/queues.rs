@@ -24,7 +24,7 @@ fn everything_said_of_a_queue_is_kept() {
         {"name": "a", "reserve": {"share": 0.25, "requests": 7},
          "queue": {"max_requests": 9, "max_tokens": 8, "max_bytes": "7KiB", "max_wait": "1h", "order": "edf"}},
         {"name": "b"},
-        {"name": "c", "queue": {"order": "shortest_first"}, "aging": {"after": "30s", "to": "b"}, "preemptible": true,
+        {"name": "c", "queue": {"order": "shortest_first", "across_tenants_after": 4}, "aging": {"after": "30s", "to": "b"}, "preemptible": true,
          "dispatch_budget": {"baseline": 0.1234567, "unit": "bytes", "max": "1MiB"}},
     ])));
     let (a, c) = (policy.line_up().at(0), policy.line_up().at(2));
@@ -36,6 +36,7 @@ fn everything_said_of_a_queue_is_kept() {
         max_wait: Millis(3_600_000),
         max_wait_knob: "lanes[a].queue.max_wait".into(),
         order: Order::Edf,
+        across_tenants_after: None,
     };
     let reserve = Reserve { share: Some(0.25), requests: 7, lend: false, knob: "lanes[a].reserve".into() };
     assert_eq!((a.queue.as_ref(), a.reserve.as_ref(), a.preemptible), (Some(&limits), Some(&reserve), false));
@@ -43,7 +44,8 @@ fn everything_said_of_a_queue_is_kept() {
     let budget = DispatchBudget { baseline_ppm: 123_457, unit: BudgetUnit::Bytes, max: Some(1 << 20), knob };
     assert_eq!((c.dispatch_budget.as_ref(), c.preemptible), (Some(&budget), true));
     assert_eq!(c.aging, Some(Aging { after: Millis(30_000), to: 1, most_of_last_starts: 5 }));
-    assert_eq!(c.queue.as_ref().unwrap().order, Order::ShortestFirst);
+    let queue = c.queue.as_ref().unwrap();
+    assert_eq!((queue.order, queue.across_tenants_after), (Order::ShortestFirst, Some(4)));
 }
 
 #[test]

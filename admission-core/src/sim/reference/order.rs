@@ -81,8 +81,10 @@ impl Reference {
             }
             let waiting = self.waiting.values().chain(later.iter().map(|(_, facts)| *facts));
             let is_free = |id: &RequestId| starts[place..].iter().any(|(started, _)| started == id);
+            // Why not above the default lane in any case: one that came for a lane above it keeps its turn in that lane.
+            let free = rules.counts_freely_as(started.lane, now.since(started.arrived).0);
             let came_for_it = |facts: &&Facts| {
-                facts.lane < rules.default_lane && rules.counts_as(facts.lane, now.since(facts.arrived).0) == facts.lane
+                facts.lane < free && rules.counts_as(facts.lane, now.since(facts.arrived).0) == facts.lane
             };
             let mut others = waiting.filter(came_for_it).filter(|facts| {
                 self.health[facts.vm] == Health::Able

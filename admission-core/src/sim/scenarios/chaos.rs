@@ -109,6 +109,9 @@ fn lane(place: usize, count: usize, rng: &mut fastrand::Rng) -> Value {
         "name": LANES[place], "priority": 100 - 100 * place as i64,
         "queue": {"max_requests": rng.u32(1..80), "max_wait": max_wait, "order": order},
     });
+    if order == "shortest_first" {
+        lane["queue"]["across_tenants_after"] = json!(4 * place);
+    }
     if rng.bool() {
         lane["reserve"] = reserve(rng);
     }

@@ -76,3 +76,43 @@ fn a_class_at_its_cap_keeps_back_nobody_else() {
     let started = proxy.carry(&mut [&mut a, &mut b]);
     assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(1, second)]);
 }
+
+/// Tenants that have been served 40, 30, 20 and 10 tokens ask for as many again; one that has been served nothing asks for 900 and 910.
+#[test]
+fn the_shortest_goes_first_among_tenants_where_enough_wait_and_turns_are_near() {
+    let turns = [900, 10, 20, 30, 40, 910];
+    for (after, expected) in [(9, turns), (0, [10, 20, 30, 40, 900, 910]), (4, [10, 20, 900, 30, 40, 910])] {
+        let queue = json!({"order": "shortest_first", "across_tenants_after": after, "max_wait": "60s"});
+        let mut proxy = with(&json!({
+            "lanes": [{"name": "low", "queue": queue}],
+            "pools": [{"name": "p", "max_in_flight": 1}],
+        }));
+        let mut vms = [proxy.vm(), proxy.vm()];
+        for (tenant, tokens) in [("t2", 40), ("t3", 30), ("t4", 20), ("t5", 10)] {
+            let Ok(Joined::Started(served)) = proxy.come(&mut vms[0], proxy.waiter(tenant, "low", tokens)) else {
+                panic!("the place is free")
+            };
+            proxy.end(&mut vms[0], served.lease);
+        }
+        let mut running = (0, proxy.start(&mut vms[0], "light", "low"));
+        for (vm, tenant, tokens) in
+            [(0, "t1", 900), (1, "t1", 910), (0, "t2", 40), (1, "t3", 30), (0, "t4", 20), (1, "t5", 10)]
+        {
+            assert!(matches!(proxy.come(&mut vms[vm], proxy.waiter(tenant, "low", tokens)), Ok(Joined::Waiting(_))));
+            proxy.later(1);
+        }
+        let mut order = Vec::new();
+        while order.len() < expected.len() {
+            // Why first: a thread that has not looked since shows the others a head that may not be its first any more.
+            proxy.later(5);
+            vms.iter_mut().for_each(|vm| assert_eq!(vm.poll(&*proxy.store, proxy.now).started, []));
+            proxy.end(&mut vms[running.0], running.1);
+            let [a, b] = &mut vms;
+            let started = proxy.carry(&mut [a, b]);
+            let [(vm, started)] = started.as_slice() else { panic!("{order:?}, then {started:?}") };
+            running = (*vm, started.admission.lease);
+            order.push(proxy.pool().tokens.0);
+        }
+        assert_eq!(order, expected, "beyond {after}");
+    }
+}
