@@ -17,6 +17,7 @@ use crate::vm::{POLL, TICK};
 use super::clients::RequestId;
 
 pub(super) mod books;
+mod bounds;
 mod order;
 mod reserve;
 mod rules;
@@ -92,6 +93,10 @@ pub(super) struct Reference {
     admitted_blocks: u64,
     /// Requests ever evicted, by the record.
     evicted: u64,
+    /// So many may wait, as they did when a VM last did not run.
+    may_wait: usize,
+    /// Start of the time in which more wait than the pool allows.
+    too_many_since: Option<Time>,
     /// Requests that have ended.
     ended: u64,
     /// Requests ever admitted, and evicted again; and each running request with what that was once it had started.
@@ -139,6 +144,8 @@ impl Reference {
             admitted: 0,
             evicted: 0,
             ended: 0,
+            may_wait: 0,
+            too_many_since: None,
             admitted_at: BTreeMap::new(),
             held_up_at: BTreeMap::new(),
             troubled_until: Time(0),
@@ -303,6 +310,7 @@ impl Reference {
         self.demand_before = sight.demand;
         self.note_held_up(sight, alone, now);
         self.books_are_true(sight, now)?;
+        self.queue_bound_holds(now)?;
         self.everybody_ends(now)?;
         self.nothing_lies_idle(sight, now)
     }

@@ -90,7 +90,7 @@ impl Vm {
     /// What nobody has told: starts whoever may start, and ends the wait of those whose time is up. To be called every
     /// [`super::POLL`] while somebody waits here.
     pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
-        let mut progress = Progress { started: Vec::new(), refused: std::mem::take(&mut self.displaced) };
+        let mut progress = Progress::default();
         self.passed_on = 0;
         progress.refused.extend(self.expire(store, now));
         let aside = self.next_tenants_aside();
@@ -99,7 +99,10 @@ impl Vm {
         for (_, key) in keys {
             self.look_at_some(store, &key);
             progress.add(self.dispatch(store, &key, false, now));
+            // Why with every poll: the note that asks for it may be lost, and the record too busy to be written.
+            self.let_lowest_give_way(store, &key, now);
         }
+        progress.refused.append(&mut self.displaced);
         progress
     }
 

@@ -16,6 +16,8 @@ pub(super) struct Rules {
     pub(super) headroom: Option<f64>,
     pub(super) hold_ms: u64,
     pub(super) holds_when_empty_ms: Option<u64>,
+    /// Requests that may wait for the pool.
+    pub(super) most_waiting: Option<usize>,
     /// Each request is sent to a worker of the core's choice.
     pub(super) steers: bool,
     /// Highest first.
@@ -110,6 +112,7 @@ impl Rules {
             headroom: pool["kv"].is_object().then(|| pool["kv"]["headroom"].as_f64().unwrap_or(0.1)),
             hold_ms: millis(&pool["stale"]["hold"]).unwrap_or(5_000),
             holds_when_empty_ms: millis(&pool["hold_when_empty"]),
+            most_waiting: pool["queue"]["max_requests"].as_u64().map(|most| most as usize),
             steers: pool["pick_endpoint"].as_bool().unwrap_or(false),
             lanes: configured.iter().map(lane).collect(),
             default_lane: position(&policy["default_lane"]).unwrap_or(configured.len().saturating_sub(1)),

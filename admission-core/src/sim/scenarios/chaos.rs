@@ -54,6 +54,9 @@ fn policy(lanes: usize, rng: &mut fastrand::Rng) -> Value {
     if rng.u8(..3) == 0 {
         pool["hold_when_empty"] = json!("3s");
     }
+    if let Some(size) = pool["max_in_flight"].as_u64().filter(|size| size % 2 == 0) {
+        pool["queue"] = json!({"max_requests": size});
+    }
     json!({"lanes": lanes, "default_lane": default_lane, "tenants": tenants, "pools": [pool]})
 }
 

@@ -65,6 +65,19 @@ fn the_lowest_lane_gives_way_in_whatever_vm_it_waits() {
 }
 
 #[test]
+fn a_waiter_gives_way_although_the_message_was_lost() {
+    let proxy = bounded("1MiB");
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    proxy.start(&mut a, "light", "low");
+    let low: Vec<Ticket> = (0..4).map(|_| proxy.wait(&mut b, "light", "low")).collect();
+    proxy.wait(&mut a, "light", "high");
+    a.take_wakes();
+    let gave_way = |vm: &mut Vm| vm.poll(&*proxy.store, proxy.now).refused.first().map(|(ticket, _)| *ticket);
+    assert_eq!((gave_way(&mut b), gave_way(&mut b)), (Some(low[3]), None));
+    assert_eq!(proxy.waiting(), 4);
+}
+
+#[test]
 fn what_waits_longer_than_a_bound_that_was_lowered_stays() {
     let mut proxy = bounded("1MiB");
     let mut vm = proxy.vm();
