@@ -143,7 +143,7 @@ pub struct Ledger {
     refused_under: Option<Stamp>,
     evictable: PerVm<Evictable>,
     asked: PerVm<Asked>,
-    gone: PerVm<Gone>,
+    gone: Gone,
     /// Requests that were ever evicted.
     evicted: u64,
     acknowledged: Acknowledged,

@@ -180,6 +180,8 @@ pub struct Vm {
     /// Requests that are to be evicted and have not ended yet.
     evicting: BTreeSet<LeaseId>,
     evictions: Vec<LeaseId>,
+    /// Pools whose record said, when last read, that this VM is asked to evict.
+    asked_in: BTreeSet<Rc<str>>,
     learning: Learning,
 }
 
@@ -211,6 +213,7 @@ impl Vm {
             evictable: BTreeMap::new(),
             evicting: BTreeSet::new(),
             evictions: Vec::new(),
+            asked_in: BTreeSet::new(),
             learning: Learning::default(),
         }
     }
@@ -241,7 +244,7 @@ impl Vm {
             self.change(store, change, now);
         }
         self.publish_the_rest(store);
-        self.evict_as_asked(store);
+        self.evict_as_asked(store, now);
         self.share_learned(store);
         observed
     }

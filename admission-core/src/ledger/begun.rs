@@ -91,7 +91,7 @@ impl Ledger {
         self.acknowledged = next;
         self.begun.forget_before(seen);
         self.begun_at.forget_before(seen);
-        self.gone.keep(|gone| gone.ended >= seen);
+        self.gone.forget_before(seen);
         Ok(next.credit())
     }
 

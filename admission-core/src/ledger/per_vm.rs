@@ -66,12 +66,6 @@ impl<T> PerVm<T> {
         self.0.get_mut(place).map(|(_, row)| row)
     }
 
-    /// Adds a row of a VM.
-    pub(super) fn push(&mut self, members: &Members, holder: Holder, row: T) {
-        self.drop_the_dead(members);
-        self.0.push((holder, row));
-    }
-
     /// Changes each row of a VM; one for which `change` returns false is dropped.
     pub(super) fn change(&mut self, members: &Members, holder: Holder, mut change: impl FnMut(&mut T) -> bool) {
         self.0.retain_mut(|(other, row)| members.counts(other.epoch) && (*other != holder || change(row)));

@@ -7,6 +7,7 @@ use super::hold::Hold;
 use super::last_starts::LastStarts;
 use super::per_vm::{PerVm, Row};
 use super::tally::Marks;
+use super::victims::Gone;
 use super::{Amount, Column, Drain, LaneKey, Ledger};
 use crate::budget::Spent;
 use crate::record::{Reader, Record, Sections, Writer};
@@ -125,7 +126,7 @@ impl Record for Ledger {
                 SECTION_LARGE => record.line.large = PerVm::read(&mut reader)?,
                 SECTION_EVICTABLE => record.evictable = PerVm::read(&mut reader)?,
                 SECTION_ASKED => record.asked = PerVm::read(&mut reader)?,
-                SECTION_GONE => record.gone = PerVm::read(&mut reader)?,
+                SECTION_GONE => record.gone = Gone::read(&mut reader)?,
                 SECTION_EVICTED => record.evicted = reader.u64()?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}

@@ -76,7 +76,7 @@ fn survives_its_own_encoding_and_keeps_what_it_does_not_know() {
     ledger.note_refusal((1, 2));
     ledger.publish_evictable(&members, a, &[Evictable { lane: LANE, requests: 1, blocks: Blocks(6), newest: Time(4) }]);
     ledger.ask_of(&members, a, Amount { requests: 1, blocks: Blocks(3), ..Amount::default() });
-    ledger.note_evicted(&members, b, 2, Blocks(5));
+    ledger.note_evicted(2, Blocks(5));
     let mut bytes = ledger.encode();
     assert_eq!(Ledger::decode(&bytes), Some(ledger.clone()));
     bytes.extend_from_slice(&[77, 2, 0, 0, 0, 1, 2]);
@@ -252,8 +252,20 @@ fn full_ledger() -> Ledger {
         let worker = (holder == a).then(|| TallyKey::worker(WorkerKey(11)));
         ledger.begin(&members, holder, Begun { since, blocks: Blocks(blocks), tokens: Tokens(60), bytes: 7, worker });
     }
-    ledger.note_evicted(&members, b, 1, Blocks(5));
+    ledger.note_evicted(1, Blocks(5));
     ledger
+}
+
+#[test]
+fn evicted_requests_are_one_row_for_the_same_answers_to_views() {
+    let mut ledger = Ledger::default();
+    ledger.note_evicted(0, Blocks(5));
+    let size = ledger.encode().len();
+    for _ in 1..1_000 {
+        ledger.note_evicted(0, Blocks(5));
+    }
+    assert_eq!(ledger.encode().len(), size, "no view comes that has seen them");
+    assert_eq!((ledger.evicted_unseen(Credit::default()).requests, ledger.evicted()), (1_000, 1_000));
 }
 
 #[test]

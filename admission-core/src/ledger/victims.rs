@@ -34,15 +34,20 @@ impl Asked {
     }
 }
 
-/// A request that was evicted, while views may still show it.
+/// Requests that were evicted, while views may still show them. They are gone whatever became of their VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gone(Vec<GoneBetween>);
+
+/// Requests that began, and were evicted, between the same answers to views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gone {
-    /// Count of the last answer to a view before its lease began.
-    pub(super) began: u64,
-    /// Count of the last answer to a view before its lease ended.
-    pub(super) ended: u64,
-    /// Blocks that it held.
-    pub(super) blocks: Blocks,
+struct GoneBetween {
+    /// Count of the last answer to a view before their leases began.
+    began: u64,
+    /// Count of the last answer to a view before their leases ended.
+    ended: u64,
+    requests: u64,
+    /// Blocks that they held.
+    blocks: Blocks,
 }
 
 impl Ledger {
@@ -75,10 +80,8 @@ impl Ledger {
     }
 
     /// Notes that a request has ended because it was evicted. `began` is the count of the last answer to a view before it began.
-    pub fn note_evicted(&mut self, members: &Members, holder: Holder, began: u64, blocks: Blocks) {
-        let ended = self.acknowledged();
-        let gone = Gone { began, ended, blocks };
-        self.gone.push(members, holder, gone);
+    pub fn note_evicted(&mut self, began: u64, blocks: Blocks) {
+        self.gone.add(began, self.acknowledged(), blocks);
         self.evicted = self.evicted.saturating_add(1);
     }
 
@@ -91,13 +94,46 @@ impl Ledger {
     /// Requests evicted since the scrapes behind a credit began, and the blocks among theirs that those scrapes have seen: the others
     /// are free already.
     #[must_use]
-    pub fn evicted_unseen(&self, credit: Credit, members: &Members) -> Amount {
+    pub fn evicted_unseen(&self, credit: Credit) -> Amount {
         let since = self.seen_by(credit).0;
-        let unseen = self.gone.live(members).filter(|(_, gone)| gone.ended >= since);
-        unseen.fold(Amount::default(), |sum, (_, gone)| {
+        let unseen = self.gone.0.iter().filter(|gone| gone.ended >= since);
+        unseen.fold(Amount::default(), |sum, gone| {
             let blocks = if gone.began < since { gone.blocks } else { Blocks(0) };
-            sum.plus(Amount { requests: 1, blocks, ..Amount::default() })
+            sum.plus(Amount { requests: gone.requests, blocks, ..Amount::default() })
         })
+    }
+}
+
+impl Gone {
+    // Why added up: where no views come, nothing is ever forgotten.
+    fn add(&mut self, began: u64, ended: u64, blocks: Blocks) {
+        match self.0.iter_mut().find(|gone| (gone.began, gone.ended) == (began, ended)) {
+            Some(gone) => {
+                gone.requests = gone.requests.saturating_add(1);
+                gone.blocks = Blocks(gone.blocks.0.saturating_add(blocks.0));
+            }
+            None => self.0.push(GoneBetween { began, ended, requests: 1, blocks }),
+        }
+    }
+
+    /// Drops what ended before an answer with a count, which the scrapes of every later view have seen.
+    pub(super) fn forget_before(&mut self, count: u64) {
+        self.0.retain(|gone| gone.ended >= count);
+    }
+
+    pub(super) fn write(&self, out: &mut Writer) {
+        for gone in &self.0 {
+            [gone.began, gone.ended, gone.requests, gone.blocks.0].into_iter().for_each(|number| out.u64(number));
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let mut all = Self::default();
+        while !reader.is_empty() {
+            let (began, ended, requests) = (reader.u64()?, reader.u64()?, reader.u64()?);
+            all.0.push(GoneBetween { began, ended, requests, blocks: Blocks(reader.u64()?) });
+        }
+        Some(all)
     }
 }
 
@@ -123,17 +159,5 @@ impl Row for Asked {
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         Some(Self { requests: reader.u64()?, blocks: Blocks(reader.u64()?) })
-    }
-}
-
-impl Row for Gone {
-    fn write(&self, out: &mut Writer) {
-        out.u64(self.began);
-        out.u64(self.ended);
-        out.u64(self.blocks.0);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(Self { began: reader.u64()?, ended: reader.u64()?, blocks: Blocks(reader.u64()?) })
     }
 }

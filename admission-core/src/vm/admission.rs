@@ -121,6 +121,8 @@ impl Vm {
         if let Some(lease) = self.leases.get_mut(&id) {
             (lease.amount, lease.cost, lease.classes) = (after, cost, classes);
             (lease.prompt, lease.output) = (ask.prompt, ask.output);
+            let lease = lease.clone();
+            self.note_evictable(&lease, id);
         }
         Ok(spent.map(|spent| Spending { rates: Arc::clone(&lease.tenant_rates), spent }))
     }
@@ -251,7 +253,8 @@ fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> L
         worker: None,
         since: 0,
         bytes: counted_bytes(rules.lane, bytes),
-        preemptible: rules.lane.preemptible,
+        // Why not one that has climbed: it would come back, age and be evicted again for as long as higher lanes flood.
+        preemptible: rules.lane.preemptible && band.position >= rules.lane.position,
         weight: rules.tenant.weight,
         cached_cost: rules.tenant.cached_cost.unwrap_or(WHOLE_TOKEN),
         tenant_rates: Arc::clone(&rules.tenant.rates),

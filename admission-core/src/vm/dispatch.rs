@@ -68,7 +68,7 @@ impl Vm {
     pub fn woken(&mut self, store: &impl Store, note: &Note, now: Time) -> Progress {
         let mut progress = Progress::default();
         match note {
-            Note::Evict(pool_key) => self.evict(store, pool_key),
+            Note::Evict(pool_key) => self.evict(store, pool_key, now),
             Note::GiveWay(pool_key) => self.let_lowest_give_way(store, pool_key, now),
             Note::Start(key) if self.queues.contains_key(key) => {
                 progress.add(self.dispatch(store, key, true, now));

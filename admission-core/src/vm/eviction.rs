@@ -56,13 +56,15 @@ impl Vm {
     }
 
     /// Looks in every record that may ask this VM to evict: the message that says so may be lost.
-    pub(super) fn evict_as_asked(&mut self, store: &impl Store) {
-        let pools: BTreeSet<Rc<str>> = gather(self.evictable.keys().map(|(pool, _)| Rc::clone(pool)));
-        pools.iter().for_each(|pool| self.evict(store, pool));
+    pub(super) fn evict_as_asked(&mut self, store: &impl Store, now: Time) {
+        let mut pools: BTreeSet<Rc<str>> = gather(self.evictable.keys().map(|(pool, _)| Rc::clone(pool)));
+        // Why those too: a VM that holds nothing any more takes back what is still asked of it.
+        pools.extend(self.asked_in.iter().cloned());
+        pools.iter().for_each(|pool| self.evict(store, pool, now));
     }
 
     /// Chooses what this VM evicts, having been asked to in a pool's record, as long as somebody waits for it still.
-    pub(super) fn evict(&mut self, store: &impl Store, pool_key: &Rc<str>) {
+    pub(super) fn evict(&mut self, store: &impl Store, pool_key: &Rc<str>, now: Time) {
         let Some(holder) = self.holder else { return };
         let Ok((ledger, _)) = store::read::<Ledger>(store, pool_key) else { return };
         let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key);
@@ -72,13 +74,20 @@ impl Vm {
         // The lowest lane first, and of a lane the newest.
         others.sort_unstable();
         let (asked, mut given) = (ledger.asked_of(holder), self.being_evicted(pool_key));
+        if asked.is_zero() {
+            self.asked_in.remove(pool_key);
+        } else {
+            self.asked_in.insert(Rc::clone(pool_key));
+        }
+        // Why not beyond that: the waiter that lacked them has started or left, and they would be free for no request.
+        let blocks = if ledger.line_kept_for(now).0 > 0 { asked.blocks } else { Blocks(0) };
         for (.., id) in others.into_iter().rev() {
             let Some(lease) = self.leases.get(&id) else { continue };
             let waiting = waiting_above(&ledger, &self.members, lease);
-            if given.requests >= asked.requests.min(waiting) && (waiting == 0 || given.blocks >= asked.blocks) {
+            if given.requests >= asked.requests.min(waiting) && (waiting == 0 || given.blocks >= blocks) {
                 break;
             }
-            given = given.plus(evicted_amount(lease));
+            given = given.plus(self.evicted_amount(lease, id));
             self.evicting.insert(id);
             self.evictions.push(id);
         }
@@ -91,9 +100,15 @@ impl Vm {
 
     /// Amount that is held by requests that are being evicted.
     fn being_evicted(&self, pool_key: &Rc<str>) -> Amount {
-        let leases = self.evicting.iter().filter_map(|id| self.leases.get(id));
-        let of_pool = leases.filter(|lease| lease.pool_key == *pool_key);
-        of_pool.fold(Amount::default(), |sum, lease| sum.plus(evicted_amount(lease)))
+        let leases = self.evicting.iter().filter_map(|id| Some((*id, self.leases.get(id)?)));
+        let of_pool = leases.filter(|(_, lease)| lease.pool_key == *pool_key);
+        of_pool.fold(Amount::default(), |sum, (id, lease)| sum.plus(self.evicted_amount(lease, id)))
+    }
+
+    /// Amount that the eviction of a request brings, as it was counted when that began.
+    fn evicted_amount(&self, lease: &Lease, id: LeaseId) -> Amount {
+        let victims = self.evictable.get(&(Rc::clone(&lease.pool_key), lease.lane));
+        victims.and_then(|victims| victims.blocks_of(lease.started, id)).map_or_else(Amount::default, one_with)
     }
 
     /// Asks for evictions on behalf of a waiter that was refused, where they would bring what it lacks. No more is asked for than
@@ -104,7 +119,7 @@ impl Vm {
         let view = view_of(store, &waiter.pool);
         let more = |ledger: &Ledger, members: &Members| {
             let asked = ledger.asked_to_evict(members).requests;
-            let unseen = || unseen(ledger, view.as_ref(), members).requests;
+            let unseen = || unseen(ledger, view.as_ref()).requests;
             let met = match lack {
                 Lack::Place => asked,
                 Lack::Saturation => asked.saturating_add(unseen()),
@@ -115,12 +130,17 @@ impl Vm {
         self.ask_for(store, waiter, more);
     }
 
-    /// Asks for evictions on behalf of a waiter that keeps the line and lacks so many blocks.
+    /// Asks for evictions on behalf of a waiter that keeps the line and lacks so many blocks, by a view.
     // Why only then: what comes free is for that waiter, and those that pass another would be evicted in turn.
-    pub(super) fn ask_for_blocks(&mut self, store: &impl Store, waiter: &Waiter, lacking: Blocks) {
-        let view = view_of(store, &waiter.pool);
+    pub(super) fn ask_for_blocks(
+        &mut self,
+        store: &impl Store,
+        waiter: &Waiter,
+        lacking: Blocks,
+        view: Option<&ViewSummary>,
+    ) {
         let more = |ledger: &Ledger, members: &Members| {
-            let met = blocks_to_come(ledger, view.as_ref(), members);
+            let met = blocks_to_come(ledger, view, members);
             Amount { blocks: Blocks(lacking.0.saturating_sub(met)), ..Amount::default() }
         };
         self.ask_for(store, waiter, more);
@@ -140,10 +160,12 @@ impl Vm {
         }
     }
 
+    /// Notes what a request holds that can be evicted; the record says so with the next request of the lane that starts or ends.
     pub(super) fn note_evictable(&mut self, lease: &Lease, id: LeaseId) {
-        if lease.preemptible {
+        // Why not one on its way out: its blocks are counted against what was asked for.
+        if lease.preemptible && !self.evicting.contains(&id) {
             let victims = self.evictable.entry((Rc::clone(&lease.pool_key), lease.lane)).or_default();
-            victims.add(lease.started, id, lease.amount.blocks);
+            victims.set(lease.started, id, lease.amount.blocks);
         }
     }
 
@@ -151,13 +173,14 @@ impl Vm {
     pub(super) fn forget_evictable(&mut self, lease: &Lease, id: LeaseId) -> Option<Evicted> {
         let of_lane = (Rc::clone(&lease.pool_key), lease.lane);
         let victims = self.evictable.get_mut(&of_lane)?;
-        let was_listed = victims.remove(lease.started, id);
+        let blocks = victims.remove(lease.started, id);
         if victims.is_empty() {
             self.evictable.remove(&of_lane);
         }
-        let asked = if self.evicting.remove(&id) { evicted_amount(lease) } else { Amount::default() };
-        let lanes = || self.evictable_in(&lease.pool_key);
-        was_listed.then(|| Evicted { lanes: lanes(), asked, given: Amount::default(), gone: None })
+        let is_evicted = self.evicting.remove(&id);
+        let blocks = blocks?;
+        let asked = if is_evicted { one_with(blocks) } else { Amount::default() };
+        Some(Evicted { lanes: self.evictable_in(&lease.pool_key), asked, given: Amount::default(), gone: None })
     }
 
     /// Rows of what this VM could evict once a request has started.
@@ -192,9 +215,8 @@ impl Vm {
     }
 }
 
-/// Amount that the eviction of a request brings.
-fn evicted_amount(lease: &Lease) -> Amount {
-    Amount { requests: 1, blocks: lease.amount.blocks, ..Amount::default() }
+fn one_with(blocks: Blocks) -> Amount {
+    Amount { requests: 1, blocks, ..Amount::default() }
 }
 
 /// Requests that wait in lanes above that of one in flight.
@@ -219,16 +241,16 @@ pub(super) fn would_free(
     let lower = || lower_than(ledger, members, waiter);
     let all = lower().fold(0_u64, |sum, (_, row)| sum.saturating_add(row.blocks.0));
     // Why not what was asked for beside it: those that are being evicted are among the rows until they have ended.
-    lower().next().is_some() && lacking.0 <= all.saturating_add(unseen(ledger, view, members).blocks.0)
+    lower().next().is_some() && lacking.0 <= all.saturating_add(unseen(ledger, view).blocks.0)
 }
 
 /// Blocks that evictions are about to free: those asked for, and those that no view shows to be free.
 fn blocks_to_come(ledger: &Ledger, view: Option<&ViewSummary>, members: &Members) -> u64 {
-    ledger.asked_to_evict(members).blocks.0.saturating_add(unseen(ledger, view, members).blocks.0)
+    ledger.asked_to_evict(members).blocks.0.saturating_add(unseen(ledger, view).blocks.0)
 }
 
-fn unseen(ledger: &Ledger, view: Option<&ViewSummary>, members: &Members) -> Amount {
-    view.map_or_else(Amount::default, |view| ledger.evicted_unseen(view.credit, members))
+fn unseen(ledger: &Ledger, view: Option<&ViewSummary>) -> Amount {
+    view.map_or_else(Amount::default, |view| ledger.evicted_unseen(view.credit))
 }
 
 /// Requests that could be evicted for a waiter.

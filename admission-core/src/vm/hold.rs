@@ -31,7 +31,7 @@ impl Vm {
         queue.rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.members), now);
         self.begin_hold(store, (key, queue), &seen, &picture, now);
         if let Some((waiter, lacking)) = queue.line_keeper().filter(|(_, lacking)| lacking.0 > 0) {
-            self.ask_for_blocks(store, waiter, lacking);
+            self.ask_for_blocks(store, waiter, lacking, picture.known(false).view);
         }
     }
 

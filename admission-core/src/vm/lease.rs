@@ -142,7 +142,7 @@ impl Evicted {
             ledger.ask_of(members, holder, after);
         }
         if let Some((began, blocks)) = self.gone {
-            ledger.note_evicted(members, holder, began, blocks);
+            ledger.note_evicted(began, blocks);
         }
     }
 }

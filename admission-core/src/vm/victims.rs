@@ -9,23 +9,29 @@ use crate::units::{Blocks, Time};
 /// Requests of one pool and lane that a VM could evict; some may be on their way out.
 #[derive(Debug, Default)]
 pub(super) struct Victims {
-    /// Blocks of each when it started, the newest last.
+    /// Blocks of each, the newest last.
     by_start: BTreeMap<(Time, LeaseId), Blocks>,
     /// Blocks of all.
     blocks: u64,
 }
 
 impl Victims {
-    pub(super) fn add(&mut self, started: Time, id: LeaseId, blocks: Blocks) {
-        self.by_start.insert((started, id), blocks);
-        self.blocks = self.blocks.saturating_add(blocks.0);
+    /// Puts a request in, or sets the blocks of one that is in.
+    pub(super) fn set(&mut self, started: Time, id: LeaseId, blocks: Blocks) {
+        let before = self.by_start.insert((started, id), blocks).unwrap_or_default();
+        self.blocks = self.blocks.saturating_sub(before.0).saturating_add(blocks.0);
     }
 
-    /// Takes a request out; false where it was not in.
-    pub(super) fn remove(&mut self, started: Time, id: LeaseId) -> bool {
-        let removed = self.by_start.remove(&(started, id));
-        self.blocks = self.blocks.saturating_sub(removed.map_or(0, |blocks| blocks.0));
-        removed.is_some()
+    /// Takes a request out, and gives its blocks; `None` where it was not in.
+    pub(super) fn remove(&mut self, started: Time, id: LeaseId) -> Option<Blocks> {
+        let blocks = self.by_start.remove(&(started, id))?;
+        self.blocks = self.blocks.saturating_sub(blocks.0);
+        Some(blocks)
+    }
+
+    /// Blocks of a request that is in.
+    pub(super) fn blocks_of(&self, started: Time, id: LeaseId) -> Option<Blocks> {
+        self.by_start.get(&(started, id)).copied()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -130,8 +130,8 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     ledger.ask_of(members, holder, MOST);
     let asked = ledger.asked_of(holder);
     assert_eq!((asked.requests, asked.blocks, ledger.refused_under((1, 1))), (MOST.requests, MOST.blocks, true));
-    ledger.note_evicted(members, holder, u64::MAX, MOST.blocks);
-    let _ = ledger.evicted_unseen(Credit::default(), members);
+    ledger.note_evicted(u64::MAX, MOST.blocks);
+    let _ = ledger.evicted_unseen(Credit::default());
 }
 
 fn use_members(members: &Members) {

@@ -1,7 +1,10 @@
 //! Requests in flight that give way to one that needs the KV blocks they hold.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use wasm_tests::caller::{CHAT, RawCaller, request_bytes};
+use wasm_tests::line::{queues, waiting};
 use wasm_tests::rig::{Rig, Setup, Wait, eventually};
 
 use crate::kv::{free_blocks, of_tokens, watched_with};
@@ -71,4 +74,34 @@ async fn as_many_give_way_as_hold_the_blocks_that_a_request_lacks() {
     }
     assert_eq!(rig.worker.stats().preemptions, 0);
     rig.nothing_is_held().await;
+}
+
+/// A batch request waits, starts and is computed for seconds, and an interactive one comes: that one waits where the former has aged, else
+/// the former gives way.
+#[tokio::test]
+async fn a_request_that_started_by_its_age_does_not_give_way() {
+    for ages in [true, false] {
+        let mut setup = queues(2, Wait::BodyHeld);
+        if ages {
+            setup = setup.with("/lanes/2/aging", json!({"after": "50ms"}));
+        }
+        setup.worker.per_prefill_token_us = 20_000.0;
+        let rig = Rig::start(setup).await;
+        let running = rig.endless("first", &[]).await;
+        let mut batch = send(&rig, "batch", 100, 1).await;
+        waiting(&rig, 1).await;
+        let came = Instant::now();
+        eventually("it has aged", async || {
+            let age = came.elapsed();
+            (age > Duration::from_millis(100)).then_some(()).ok_or(format!("{age:?}"))
+        })
+        .await;
+        drop(running);
+        waiting(&rig, 0).await;
+        let mut high = send(&rig, "interactive", 10, 1).await;
+        assert_eq!(high.status().await, Some(200));
+        assert_eq!(batch.status().await, Some(if ages { 200 } else { 429 }), "ages: {ages}");
+        rig.nothing_is_held().await;
+        rig.nothing_trapped().await;
+    }
 }

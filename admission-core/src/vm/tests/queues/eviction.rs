@@ -1,6 +1,7 @@
 //! Requests in flight that give way to those of higher lanes.
 
 use super::*;
+use crate::units::Blocks;
 use crate::view::Credit;
 
 /// Blocks of a pool's one worker.
@@ -133,6 +134,27 @@ fn what_one_vm_does_not_hold_is_asked_of_the_next_and_nothing_is_evicted_in_vain
     assert!(ledger.asked_to_evict(a.members()).is_zero(), "nobody is asked for more than there was");
 }
 
+#[test]
+fn none_is_evicted_for_a_head_that_has_left() {
+    let mut pool = Pool::new(9.0);
+    let (mut a, mut b) = (pool.proxy.vm(), pool.proxy.vm());
+    pool.see(0, 0.0);
+    for _ in 0..25 {
+        pool.start_low(&mut a, 4);
+    }
+    let head = pool.wait_high(&mut b, 30);
+    pool.wait_high(&mut b, 10);
+    b.poll(&*pool.proxy.store, pool.proxy.now);
+    let asked = |vm: &Vm| {
+        let key = pool.proxy.policy.keys.pool("p");
+        store::read::<Ledger>(&*pool.proxy.store, &key).unwrap().0.asked_to_evict(vm.members()).blocks
+    };
+    assert_eq!(asked(&a), Blocks(30));
+    b.leave(&*pool.proxy.store, head, pool.proxy.now);
+    a.woken(&*pool.proxy.store, &Note::Evict(pool.proxy.policy.keys.pool("p").into()), pool.proxy.now);
+    assert_eq!((a.take_evictions(), asked(&a)), (vec![], Blocks(0)));
+}
+
 /// Small requests wait that could have the blocks of each evicted request as it ends.
 #[test]
 fn what_is_evicted_for_a_head_is_kept_for_it() {
@@ -263,4 +285,34 @@ fn nobody_gives_way_to_who_waits_for_its_own_tenant() {
         b.poll(&*proxy.store, proxy.now);
     }
     assert_eq!(a.take_evictions().len(), 1, "one is in line, five wait for their tenant");
+}
+
+#[test]
+fn a_request_that_started_by_its_age_does_not_give_way() {
+    let queue = json!({"max_wait": "60s"});
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "priority": 1, "queue": queue},
+            {"name": "low", "preemptible": true, "queue": queue, "aging": {"after": "1s"}},
+        ],
+        "default_lane": "high",
+        "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let mut vm = proxy.vm();
+    let mut evicted_after = |waits: u64| {
+        let first = proxy.start(&mut vm, "light", "high");
+        let low = proxy.wait(&mut vm, "light", "low");
+        proxy.later(waits);
+        vm.poll(&*proxy.store, proxy.now);
+        proxy.end(&mut vm, first);
+        let started = proxy.carry(&mut [&mut vm]);
+        assert_eq!(started.iter().map(|(_, started)| started.ticket).collect::<Vec<_>>(), [low]);
+        let high = proxy.wait(&mut vm, "light", "high");
+        proxy.carry(&mut [&mut vm]);
+        let evicted = vm.take_evictions();
+        vm.leave(&*proxy.store, high, proxy.now);
+        vm.release(&*proxy.store, started[0].1.admission.lease, Usage::AsEstimated, proxy.now);
+        evicted.len()
+    };
+    assert_eq!((evicted_after(500), evicted_after(1_500)), (1, 0));
 }
