@@ -9,7 +9,7 @@ use crate::units::{Millis, Time};
 
 /// Where a request would stand that comes for a lane now.
 ///
-/// Ahead of it are all that wait for higher lanes, and of its own lane what weighted fair queueing lets go first: of `n`
+/// Ahead of it are all that wait for lanes of a higher priority, and of those of its own priority what weighted fair queueing lets go first: of `n`
 /// requests that its tenant has waiting already, and itself, each round of the tenants lets one go, so
 /// `(n + 1) × weights of all tenants ÷ its own`, or all that wait if those are fewer. How its tenants stand is known of this
 /// VM alone; it is taken to be the same in the others. While none waits here, all that wait elsewhere are ahead.
@@ -25,11 +25,13 @@ pub(crate) fn place(
     weight: u32,
     now: Time,
 ) -> Place {
-    let all = ledger.backlog(lane.key, members).requests;
-    let higher = lanes.iter().take_while(|other| other.position < lane.position);
-    let higher = higher.fold(0_u64, |sum, other| sum.saturating_add(ledger.backlog(other.key, members).requests));
-    let in_lane = in_turn(share, all, weight);
-    let position = higher.saturating_add(in_lane);
+    let waiting = |chosen: &dyn Fn(&Lane) -> bool| {
+        let chosen = lanes.iter().filter(|other| chosen(other));
+        chosen.fold(0_u64, |sum, other| sum.saturating_add(ledger.backlog(other.key, members).requests))
+    };
+    let in_lane = in_turn(share, waiting(&|other| other.key == lane.key), weight);
+    let in_level = in_turn(share, waiting(&|other| other.level == lane.level), weight);
+    let position = waiting(&|other| other.level < lane.level).saturating_add(in_level);
     let in_turn = ledger.time_to_start(lane.key, (in_lane, position), members, now);
     let aged = climbed(lanes, lane).and_then(|Climb { takes, to, part }| {
         let place = ledger.backlog(to.key, members).requests.saturating_add(in_lane);

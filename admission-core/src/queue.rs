@@ -135,7 +135,7 @@ impl Waiting {
     }
 
     pub(crate) fn flow_key(&self) -> FlowKey {
-        FlowKey::of(&self.waiter.pool.key, self.band_lane().key)
+        FlowKey::of(&self.waiter.pool.key, self.band_lane().level_key)
     }
 
     /// Where it stands in line.
@@ -420,9 +420,9 @@ impl Queue {
         let firsts = all.filter_map(|(queue, band)| {
             let (urgency, ticket) = band.firsts_aside(tenant).min()?;
             let waiting = queue.waiting.get(&ticket)?;
-            Some((waiting.climb.band, Blocked { band: waiting.band_lane().key, urgency }))
+            Some((waiting.band_lane().level, Blocked { band: waiting.band_lane().key, urgency }))
         });
-        firsts.min_by_key(|(band, first)| (*band, first.urgency)).map(|(_, first)| first)
+        firsts.min_by_key(|(level, first)| (*level, first.urgency)).map(|(_, first)| first)
     }
 
     /// Those whose time is up.

@@ -414,7 +414,7 @@ impl Vm {
             Frees::Tenant(lanes) => {
                 let first = ledger
                     .blocked(members)
-                    .min_by_key(|(holder, first)| (lanes.position_of(first.band), first.urgency, holder.slot));
+                    .min_by_key(|(holder, first)| (lanes.level_of(first.band), first.urgency, holder.slot));
                 self.wakes.extend(first.map(|(holder, _)| Wake::start(holder.slot, key)));
             }
         }

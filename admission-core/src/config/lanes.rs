@@ -12,7 +12,7 @@ use crate::problem::Problem;
 pub struct LaneConfig {
     /// Unique.
     pub name: String,
-    /// Told to the worker; higher is served first, negative is shed first.
+    /// Told to the worker; higher is served first, negative is shed first. Tenants take turns over all lanes of one priority.
     #[serde(default)]
     pub priority: i32,
     /// The lane admits while its pool's saturation is below this and below the ceilings of lanes of a higher priority; more than 0.

@@ -36,7 +36,7 @@ pub struct Turn<'a> {
 pub struct Rank {
     /// Its lane has all that is reserved for it, or nothing is.
     above_reserve: bool,
-    band: usize,
+    level: usize,
     tag: u64,
     urgency: u64,
     /// Only to tell two apart.
@@ -73,7 +73,7 @@ pub struct Line<'a> {
 struct Ordering {
     /// Of one tenant's heads each says what its VM last saw of the tenant's tag. The highest is the newest but for what has
     /// been given back since, so it goes for all of them, and among them urgency alone decides.
-    tags: BTreeMap<(u64, LaneKey), u64>,
+    tags: BTreeMap<(u64, usize), u64>,
     below_reserve: BTreeSet<LaneKey>,
     /// Lanes in which the shortest request goes first among tenants.
     across_tenants: BTreeMap<LaneKey, Near>,
@@ -143,12 +143,12 @@ impl Ordering {
     fn of(scene: &Scene<'_>) -> Self {
         let mut tags = BTreeMap::new();
         for (_, head) in scene.heads() {
-            let tag = tags.entry((head.flow, head.band)).or_insert(head.tag);
+            let tag = tags.entry((head.flow, scene.lanes.level_of(head.band))).or_insert(head.tag);
             *tag = head.tag.max(*tag);
         }
         let near = |lane: &Lane| {
             let span = span_across_tenants(lane, (scene.ledger, scene.members));
-            let own = tags.iter().filter(|((_, band), _)| *band == lane.key).map(|(_, tag)| *tag);
+            let own = tags.iter().filter(|((_, level), _)| *level == lane.level).map(|(_, tag)| *tag);
             Some((lane.key, Near { lowest: own.min()?, span })).filter(|_| span > 0)
         };
         let across_tenants = gather(scene.lanes.iter().filter_map(|lane| near(lane)));
@@ -156,15 +156,15 @@ impl Ordering {
     }
 
     fn place(&self, lanes: &Lanes, holder: Holder, head: &Head) -> Rank {
-        let position = lanes.position_of(head.band);
+        let level = lanes.level_of(head.band);
         // Why not of one that has climbed there: it is counted in the lane that it came for, so it would never use the reserve up.
         let has_reserve = head.lane == head.band && self.below_reserve.contains(&head.band);
-        let tag = self.tags.get(&(head.flow, head.band)).map_or(head.tag, |tag| head.tag.max(*tag));
+        let tag = self.tags.get(&(head.flow, level)).map_or(head.tag, |tag| head.tag.max(*tag));
         // Why not of one that has climbed there: its urgency may be another lane's, and no size.
         let near = self.across_tenants.get(&head.band).filter(|_| head.lane == head.band);
         Rank {
             above_reserve: !has_reserve,
-            band: position,
+            level,
             tag: near.map_or(tag, |near| near.of(tag)),
             urgency: head.urgency,
             slot: holder.slot,
@@ -191,12 +191,12 @@ pub(super) fn first_in_line(
     if held.pool.nobody_waits() {
         return Ok(());
     }
-    let flow = FlowKey::of(&scene.pool.key, turn.band.key);
+    let flow = FlowKey::of(&scene.pool.key, turn.band.level_key);
     let head = Head {
         band: turn.band.key,
         lane: rules.lane.key,
         flow: turn.flow,
-        tag: held.tenant.start_tag(flow, held.pool.virtual_time(turn.band.key)),
+        tag: held.tenant.start_tag(flow, held.pool.virtual_time(turn.band.level_key)),
         urgency: turn.urgency,
         tokens,
         bytes: turn.bytes,
@@ -224,7 +224,7 @@ pub(super) fn within_aging_share(scene: &Scene<'_>, turn: &Turn<'_>, rules: Rule
 /// Starts of waiters that had climbed above the default lane, of the last ones; `None` where those may start whatever that is: no request
 /// could start that came for a lane above the default one.
 fn climbers_bound(scene: &Scene<'_>) -> Option<u32> {
-    let default = scene.lanes.default_lane().position;
+    let default = scene.lanes.default_lane().level;
     let came_for_it = |head: &Head| head.lane == head.band && scene.lanes.position_of(head.band) < default;
     let mut higher = scene.heads().filter(|(_, head)| came_for_it(head) && scene.is_open_for(head));
     higher.next().map(|_| scene.ledger.climbed_starts())
@@ -232,9 +232,9 @@ fn climbers_bound(scene: &Scene<'_>) -> Option<u32> {
 
 /// Nobody of the same tenant waits for the tenant's own caps who comes first.
 pub(super) fn first_of_its_tenant(turn: &Turn<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
-    let mine = (turn.band.position, turn.urgency, turn.waits_in.map_or(LAST, |holder| holder.slot));
+    let mine = (turn.band.level, turn.urgency, turn.waits_in.map_or(LAST, |holder| holder.slot));
     let mut before = held.tenant.blocked(held.members).filter(|(holder, first)| {
-        Some(*holder) != turn.waits_in && (rules.lanes.position_of(first.band), first.urgency, holder.slot) < mine
+        Some(*holder) != turn.waits_in && (rules.lanes.level_of(first.band), first.urgency, holder.slot) < mine
     });
     if before.next().is_some() { Err(behind(Reason::OwnFirst, (held.tenant, held.members))) } else { Ok(()) }
 }

@@ -20,6 +20,10 @@ pub struct Lane {
     pub position: usize,
     /// Higher is served first.
     pub priority: i32,
+    /// Position of the first lane of the same priority: lanes of one priority share one virtual time, and one order over their tenants.
+    pub level: usize,
+    /// The level in records: key of that first lane.
+    pub level_key: LaneKey,
     /// It admits while its pool's saturation is below this: the lowest ceiling of it and of the lanes of a higher priority.
     pub ceiling: Option<Ceiling>,
     /// Part of each pool that is kept for it.
@@ -152,7 +156,13 @@ impl Lanes {
     /// for one that has climbed above it.
     #[must_use]
     pub fn freely_climbed(&self, lane: usize, band: usize) -> usize {
-        band.max(self.default.min(lane))
+        band.max(self.default_lane().level.min(lane))
+    }
+
+    /// Level of the lane of a key, see [`Lane::level`].
+    #[must_use]
+    pub fn level_of(&self, key: LaneKey) -> usize {
+        self.at(self.position_of(key)).level
     }
 
     /// Every lane with a reserve, highest first, and R: the requests of a capacity that are reserved for it, cut from the lowest lane up to

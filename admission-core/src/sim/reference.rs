@@ -365,8 +365,9 @@ impl Reference {
 
     /// Requests that wait, for which somebody may be evicted.
     fn entitled_to_evict(&self) -> Vec<Amount> {
-        let lowest = self.rules().lanes.iter().rposition(|lane| lane.preemptible);
-        let above = self.waiting.values().filter(|facts| lowest.is_some_and(|lowest| facts.lane < lowest));
+        let lowest = self.rules().lanes.iter().rfind(|lane| lane.preemptible).map(|lane| lane.priority);
+        let priority = |facts: &Facts| self.rules().lane(facts.lane).priority;
+        let above = self.waiting.values().filter(|facts| lowest.is_some_and(|lowest| priority(facts) > lowest));
         above.map(|facts| facts.amount).collect()
     }
 

@@ -254,7 +254,7 @@ fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> L
         since: 0,
         bytes: counted_bytes(rules.lane, bytes),
         // Why not one that has climbed: it would come back, age and be evicted again for as long as higher lanes flood.
-        preemptible: rules.lane.preemptible && band.position >= rules.lane.position,
+        preemptible: rules.lane.preemptible && band.level >= rules.lane.level,
         weight: rules.tenant.weight,
         cached_cost: rules.tenant.cached_cost.unwrap_or(WHOLE_TOKEN),
         tenant_rates: Arc::clone(&rules.tenant.rates),

@@ -64,9 +64,9 @@ impl Claim<'_> {
         judge: impl Fn(Held<'_>) -> Result<Option<Endpoint>, Refusal>,
         now: Time,
     ) -> Result<Granted, Denied> {
-        let Lease { tenant_key, tenant_rates, pool_rates, pool_key, weight, lane, band, amount, cost, .. } = self.lease;
+        let Lease { tenant_key, tenant_rates, pool_rates, pool_key, weight, lane, amount, cost, .. } = self.lease;
         let failed = |error: StoreError| Denied::before_charging(contention(&error));
-        let virtual_time = pool_seen.virtual_time(*band);
+        let virtual_time = pool_seen.virtual_time(self.lease.level_key());
         let (tenant_before, spent) = store::update(store, tenant_key, |tenant: &mut Ledger| {
             judge(Held { tenant, pool: &pool_seen, members })?;
             let before = tenant.clone();
@@ -102,7 +102,7 @@ impl Claim<'_> {
                 pool_now.publish(members, holder, report);
             }
             if let Starts::Request { evictable, has_climbed_far } = starts {
-                pool_now.note_start(members, *lane, *band, tag, now);
+                pool_now.note_start(members, *lane, self.lease.level_key(), tag, now);
                 pool_now.note_climbed(*has_climbed_far);
                 if let Some(evictable) = evictable {
                     pool_now.publish_evictable(members, holder, evictable);

@@ -217,7 +217,7 @@ impl Vm {
         };
         // The tag of the last look may be old: others of the tenant may have started or ended elsewhere.
         let Ok((tenant, _)) = store::read::<Ledger>(store, &waiting.waiter.tenant_key) else { return Go::Stop };
-        let tag = tenant.start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().key));
+        let tag = tenant.start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().level_key));
         queue.retag(ticket, tag);
         if self.first(store, queue, &seen, &round.closed, now).is_some_and(|(first, _)| first != ticket) {
             return Go::On;
@@ -410,7 +410,7 @@ fn look_at(store: &impl Store, queue: &mut Queue, tickets: &[Ticket]) {
         let (Ok(tenant), Ok(pool)) = (ledger(&waiting.waiter.tenant_key), ledger(&waiting.waiter.pool.key)) else {
             return;
         };
-        let tag = tenant.start_tag(waiting.flow_key(), pool.virtual_time(waiting.band_lane().key));
+        let tag = tenant.start_tag(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key));
         queue.retag(*ticket, tag);
     }
 }
@@ -424,7 +424,7 @@ fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) -> BTr
 /// The tag at which the tenant of a waiter starts in the lane that this counts as.
 fn tag_in(store: &impl Store, pool: &Ledger, waiting: &Waiting) -> u64 {
     let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
-    tenant.unwrap_or_default().start_tag(waiting.flow_key(), pool.virtual_time(waiting.band_lane().key))
+    tenant.unwrap_or_default().start_tag(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key))
 }
 
 /// Notes whether the pool has a worker: the time that its waiters may wait depends on it.

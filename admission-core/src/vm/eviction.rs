@@ -69,8 +69,8 @@ impl Vm {
         let Ok((ledger, _)) = store::read::<Ledger>(store, pool_key) else { return };
         let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key);
         let others = of_pool.flat_map(|(_, victims)| victims.ids()).filter(|(_, id)| !self.evicting.contains(id));
-        let position = |id| self.leases.get(&id).map_or(0, |lease| lease.lanes.position_of(lease.lane));
-        let mut others: Vec<(usize, Time, LeaseId)> = others.map(|(at, id)| (position(id), at, id)).collect();
+        let level = |id| self.leases.get(&id).map_or(0, |lease| lease.lanes.level_of(lease.lane));
+        let mut others: Vec<(usize, Time, LeaseId)> = others.map(|(at, id)| (level(id), at, id)).collect();
         // The lowest lane first, and of a lane the newest.
         others.sort_unstable();
         let (asked, mut given) = (ledger.asked_of(holder), self.being_evicted(pool_key));
@@ -115,7 +115,7 @@ impl Vm {
     /// those in line lack.
     pub(super) fn ask_to_evict(&mut self, store: &impl Store, waiter: &Waiter, refused: &Refusal) {
         let Some(lack) = refused.reason.lack() else { return };
-        let (lanes, position) = (&waiter.lanes, waiter.lane.position);
+        let (lanes, level) = (&waiter.lanes, waiter.lane.level);
         let view = view_of(store, &waiter.pool);
         let more = |ledger: &Ledger, members: &Members| {
             let asked = ledger.asked_to_evict(members).requests;
@@ -124,7 +124,7 @@ impl Vm {
                 Lack::Place => asked,
                 Lack::Saturation => asked.saturating_add(unseen()),
             };
-            let in_line = in_line(ledger, members, |other| lanes.position_of(other) <= position);
+            let in_line = in_line(ledger, members, |other| lanes.level_of(other) <= level);
             Amount { requests: u64::from(met < in_line), ..Amount::default() }
         };
         self.ask_for(store, waiter, more);
@@ -221,8 +221,8 @@ fn one_with(blocks: Blocks) -> Amount {
 
 /// Requests that wait in lanes above that of one in flight.
 fn waiting_above(ledger: &Ledger, members: &Members, lease: &Lease) -> u64 {
-    let position = |lane| lease.lanes.position_of(lane);
-    in_line(ledger, members, |lane| position(lane) < position(lease.lane))
+    let level = |lane| lease.lanes.level_of(lane);
+    in_line(ledger, members, |lane| level(lane) < level(lease.lane))
 }
 
 /// Requests that wait for the pool, of the lanes that `counts` is true for.
@@ -259,7 +259,7 @@ fn lower_than<'a>(
     members: &'a Members,
     waiter: &'a Waiter,
 ) -> impl Iterator<Item = (Holder, Evictable)> {
-    ledger.evictable(members).filter(|(_, row)| waiter.lanes.position_of(row.lane) > waiter.lane.position)
+    ledger.evictable(members).filter(|(_, row)| waiter.lanes.level_of(row.lane) > waiter.lane.level)
 }
 
 /// The VM that holds the newest request of the lowest lane below that of a waiter, among those that were not yet asked for all.
@@ -271,5 +271,5 @@ fn victim(ledger: &Ledger, members: &Members, waiter: &Waiter) -> Option<Holder>
     };
     let candidates =
         lower().filter(|(holder, row)| row.requests > 0 && ledger.asked_of(*holder).requests < all_of(*holder));
-    candidates.max_by_key(|(_, row)| (waiter.lanes.position_of(row.lane), row.newest)).map(|(holder, _)| holder)
+    candidates.max_by_key(|(_, row)| (waiter.lanes.level_of(row.lane), row.newest)).map(|(holder, _)| holder)
 }

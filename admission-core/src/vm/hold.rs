@@ -89,14 +89,13 @@ pub(super) fn end_hold(store: &impl Store, key: &str, waiting: &Waiting, now: Ti
     let flow = waiting.flow_key();
     let ended = store::update(store, key, |ledger: &mut Ledger| {
         ledger.end_hold(hold.from, now);
-        Ok::<_, Infallible>(ledger.virtual_time(waiting.band_lane().key))
+        Ok::<_, Infallible>(ledger.virtual_time(waiting.band_lane().level_key))
     });
     let virtual_time = match ended {
         Ok(Ok(virtual_time)) => virtual_time,
         // Why charged all the same: those that wrote the record meanwhile have not moved its line far.
-        Err(_) | Ok(Err(_)) => {
-            store::read::<Ledger>(store, key).map_or(0, |(ledger, _)| ledger.virtual_time(waiting.band_lane().key))
-        }
+        Err(_) | Ok(Err(_)) => store::read::<Ledger>(store, key)
+            .map_or(0, |(ledger, _)| ledger.virtual_time(waiting.band_lane().level_key)),
     };
     let (cost, weight) = (hold.cost(), waiting.waiter.limits.weight);
     let charged = store::update(store, &waiting.waiter.tenant_key, |tenant: &mut Ledger| {

@@ -58,7 +58,12 @@ impl Lease {
     }
 
     pub(super) fn flow(&self) -> FlowKey {
-        FlowKey::of(&self.pool_key, self.band)
+        FlowKey::of(&self.pool_key, self.level_key())
+    }
+
+    /// Key of the level of the lane it counted as when it started, see [`Lane::level`](crate::policy::Lane::level).
+    pub(super) fn level_key(&self) -> LaneKey {
+        self.lanes.at(self.lanes.position_of(self.band)).level_key
     }
 
     /// What it costs with an answer that shows this.

@@ -142,7 +142,7 @@ impl Vm {
             Obstacle::Class => Some(Aside::Class),
             _ => None,
         };
-        let band = waiter.lane.key;
+        let band = waiter.lane.level_key;
         let tag = tenant.start_tag(FlowKey::of(&key, band), seen.virtual_time(band));
         let mut queue = self.queues.remove(&key).unwrap_or_default();
         note_emptiness(&mut queue, refused.reason, now);
@@ -301,7 +301,7 @@ impl Vm {
 
     fn start_tag(&self, store: &impl Store, waiter: &Waiter) -> u64 {
         let ledger = |key: &str| store::read::<Ledger>(store, key).map(|(ledger, _)| ledger).unwrap_or_default();
-        let band = waiter.lane.key;
+        let band = waiter.lane.level_key;
         let flow = FlowKey::of(&waiter.pool.key, band);
         ledger(&waiter.tenant_key).start_tag(flow, ledger(&waiter.pool.key).virtual_time(band))
     }

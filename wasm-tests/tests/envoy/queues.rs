@@ -8,11 +8,11 @@ use tokio::net::TcpListener;
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};
 use wasm_tests::caller::{RawCaller, chat, request_bytes};
 use wasm_tests::line::{order, queues, send, send_more, waiting};
-use wasm_tests::rig::{MODEL, Rig, Wait, eventually, text_of};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, text_of};
 use wasm_tests::view;
 use worker_sim::Fault;
 
-/// With two and four worker threads; the callers' connections are spread over them.
+/// The test runs with two and with four worker threads, over which the callers' connections are spread.
 #[tokio::test]
 async fn the_higher_lane_starts_first_whatever_thread_it_waits_in() {
     for (threads, wait) in [(2, Wait::Unread), (4, Wait::Unread), (2, Wait::AtHeaders), (4, Wait::AtHeaders)] {
@@ -52,17 +52,17 @@ async fn bodies_that_are_held_wait_too() {
     rig.nothing_trapped().await;
 }
 
-#[tokio::test]
-async fn tenants_of_one_lane_take_turns() {
-    let mut setup = queues(2, Wait::Unread);
+/// Four requests of one tenant wait in a lane, then two of another in a lane: those two are served among the first four.
+async fn take_turns(mut setup: Setup, greedy: &str, modest: &str) -> Rig {
     // Why: a thread may learn with its next poll only that the first of its waiters has fallen behind the next one, because
     // another thread has served the same tenant. A request that lasts many polls gives a loaded machine time for one.
     setup.worker.base_ms = 100.0;
     let rig = Rig::start(setup).await;
     let running = rig.endless("first", &[]).await;
     let mut callers = Vec::new();
-    for (number, tenant) in ["greedy", "greedy", "greedy", "greedy", "modest", "modest"].iter().enumerate() {
-        callers.push(send(&rig, tenant, "standard", number).await);
+    let come = [("greedy", greedy); 4].into_iter().chain([("modest", modest); 2]);
+    for (number, (tenant, lane)) in come.enumerate() {
+        callers.push(send(&rig, tenant, lane, number).await);
         waiting(&rig, number as u64 + 1).await;
     }
     drop(running);
@@ -73,6 +73,41 @@ async fn tenants_of_one_lane_take_turns() {
     let place = |tenant: &str| tenants.iter().rposition(|other| other == tenant);
     assert!(place("modest") < place("greedy"), "{tenants:?}");
     assert_eq!(&tenants[1..5].iter().filter(|tenant| *tenant == "modest").count(), &2, "{tenants:?}");
+    rig
+}
+
+#[tokio::test]
+async fn tenants_of_one_lane_take_turns() {
+    take_turns(queues(2, Wait::Unread), "standard", "standard").await;
+}
+
+/// The order in which such lanes are listed says nothing, and each keeps its own ceiling and bounds.
+#[tokio::test]
+async fn tenants_of_lanes_of_one_priority_take_turns_over_both() {
+    let lanes = [("one", 0.9, 16), ("other", 2.0, 2)];
+    for lanes in [lanes, [lanes[1], lanes[0]]] {
+        let lanes = lanes.map(|(name, ceiling, most)| {
+            json!({"name": name, "ceiling": ceiling, "queue": {"max_requests": most, "max_wait": "60s"}})
+        });
+        let setup = queues(2, Wait::Unread).with("/lanes", lanes.into()).with("/default_lane", json!("one"));
+        let rig = take_turns(setup, "one", "other").await;
+        let reason = async |lane: &str, headers: &[(&str, &str)]| {
+            let headers: Vec<(&str, &str)> = headers.iter().copied().chain([("x-sluice-lane", lane)]).collect();
+            rig.ask("acme", &headers).await.1
+        };
+        let running = rig.endless("first", &[("x-sluice-lane", "one")]).await;
+        let waiters = [send(&rig, "acme", "other", 8).await, send(&rig, "acme", "other", 9).await];
+        waiting(&rig, 2).await;
+        assert_eq!(reason("other", &[]).await, "queue_full");
+        drop((waiters, running));
+        waiting(&rig, 0).await;
+        rig.nothing_is_held().await;
+        let worker = view::free(rig.worker.address(), 0);
+        assert_eq!(rig.push_view(7, 1, json!({"workers": [worker], "saturation": 0.95})).await.0, 200);
+        assert_eq!(reason("one", &[("x-sluice-no-queue", "true")]).await, "saturated");
+        assert_eq!(reason("other", &[]).await, "", "what closes one lane closes no other of its priority");
+        rig.nothing_trapped().await;
+    }
 }
 
 /// Tenants that have been served a little ask for a little more, behind one that asks for much and has been served nothing, whose turn

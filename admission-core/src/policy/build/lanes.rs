@@ -36,11 +36,14 @@ fn lane(position: usize, config: &LaneConfig, all: &[LaneConfig]) -> Lane {
     let sheddable = (config.priority < 0).then_some(FULL);
     let ceiling = config.ceiling.or(sheddable);
     let name = &config.name;
+    let first = all.iter().position(|other| other.priority == config.priority);
     Lane {
         name: name.clone(),
         key: LaneKey::of(name),
         position,
         priority: config.priority,
+        level: first.unwrap_or(position),
+        level_key: LaneKey::of(first.and_then(|first| all.get(first)).map_or(name, |first| &first.name)),
         ceiling: ceiling.map(|saturation| Ceiling { saturation, knob: format!("lanes[{name}].ceiling").into() }),
         reserve: config.reserve.as_ref().map(|reserve| queues::reserve(name, reserve)),
         aging: config.aging.as_ref().map(|aging| queues::aging(aging, all)),

@@ -25,6 +25,8 @@ impl Reference {
         let mut before = sight.clone();
         for (place, (id, started)) in starts.iter().enumerate().rev() {
             before.take_back(started);
+            // Why at least that: all waiters of a tenant that came to its cap in this step were in line until then.
+            before.demand = before.demand.max(self.demand_before);
             let rank = self.rank(started, &before, now);
             let later = starts[place + 1..].iter().map(|(id, facts)| (*id, *facts));
             let waiting = self.waiting.iter().map(|(id, facts)| (*id, facts));
@@ -176,7 +178,7 @@ impl Reference {
         let held = sight.lanes.get(counts_as).copied().unwrap_or(0);
         let reserved = self.rules().reserved(self.capacity(sight, now).unwrap_or(0));
         let has_all = reserved.get(counts_as).is_none_or(|reserved| held >= *reserved);
-        (has_all || counts_as != lane, counts_as)
+        (has_all || counts_as != lane, self.rules().level(counts_as))
     }
 
     fn fresh<'a>(&self, sight: &'a Sight, now: Time) -> Option<&'a ViewSummary> {

@@ -156,7 +156,13 @@ impl Rules {
 
     /// Position of the lane that such a request may count as at least, whatever else starts; above it, it has climbed beyond the default lane.
     pub(super) fn counts_freely_as(&self, lane: usize, waited: u64) -> usize {
-        self.counts_as(lane, waited).max(self.default_lane.min(lane))
+        self.counts_as(lane, waited).max(self.level(self.default_lane).min(lane))
+    }
+
+    /// Position of the first lane of the priority of one: they are one line.
+    pub(super) fn level(&self, lane: usize) -> usize {
+        let priority = self.lane(lane).priority;
+        self.lanes.iter().position(|other| other.priority == priority).unwrap_or(lane)
     }
 
     /// True for a request that has surely been put above the default lane by its VM, though it came for a lower one.

@@ -37,7 +37,8 @@ pub fn chaos(seed: u64) -> Scenario {
 
 fn policy(lanes: usize, rng: &mut fastrand::Rng) -> Value {
     let default_lane = LANES[rng.usize(..lanes)];
-    let lanes: Vec<Value> = (0..lanes).map(|place| lane(place, lanes, rng)).collect();
+    let apart = if rng.u8(..4) == 0 { 0 } else { 100 };
+    let lanes: Vec<Value> = (0..lanes).map(|place| lane(place, lanes, apart, rng)).collect();
     let mut tenants = json!({});
     for name in TENANTS {
         tenants[name] = tenant(rng);
@@ -105,11 +106,11 @@ fn tenant(rng: &mut fastrand::Rng) -> Value {
     tenant
 }
 
-fn lane(place: usize, count: usize, rng: &mut fastrand::Rng) -> Value {
+fn lane(place: usize, count: usize, apart: i64, rng: &mut fastrand::Rng) -> Value {
     let order = ["fcfs", "edf", "shortest_first"][rng.usize(..3)];
     let max_wait = format!("{}ms", rng.u32(200..8_000));
     let mut lane = json!({
-        "name": LANES[place], "priority": 100 - 100 * place as i64,
+        "name": LANES[place], "priority": 100 - apart * place as i64,
         "queue": {"max_requests": rng.u32(1..80), "max_wait": max_wait, "order": order},
     });
     if order == "shortest_first" {

@@ -1,6 +1,6 @@
 //! Of a policy by itself, and of the one switch that it shares with the proxy.
 
-use admission_core::config::{Config, PoolConfig};
+use admission_core::config::{Config, LaneConfig, PoolConfig};
 
 use crate::check::Notes;
 use crate::check::envoy::Filter;
@@ -40,6 +40,32 @@ pub fn ceilings(config: &Config, path: &str, notes: &mut Notes) {
                 "{ceiling} never binds: {higher:?} has a higher priority and a ceiling of {least}, which holds for both"
             );
             notes.warn(join(path, &format!("lanes[{index}].ceiling")), message);
+        }
+    }
+}
+
+/// Fields whose meaning depends on the priorities of other lanes.
+pub fn levels(config: &Config, path: &str, notes: &mut Notes) {
+    for (index, lane) in config.lanes.iter().enumerate() {
+        let place = |field: &str| join(path, &format!("lanes[{index}].{field}"));
+        let is_highest = config.lanes.iter().all(|other| other.priority <= lane.priority);
+        let needs_higher = [("aging", lane.aging.is_some()), ("preemptible", lane.preemptible)];
+        for (field, _) in needs_higher.iter().filter(|(_, said)| *said && is_highest) {
+            let message = format!(
+                "does nothing: no lane has a higher priority than {}; lanes of one priority are one line",
+                lane.priority
+            );
+            notes.warn(place(field), message);
+        }
+        let order = |lane: &LaneConfig| lane.queue.as_ref().map(|queue| queue.order);
+        let before = config.lanes.iter().take(index).filter(|other| other.priority == lane.priority);
+        let mut other_order = before.filter(|other| order(other).zip(order(lane)).is_some_and(|(one, two)| one != two));
+        if let Some(other) = other_order.next() {
+            let message = format!(
+                "is not that of {:?}, which has the same priority: where a tenant waits in both, the order says nothing",
+                other.name
+            );
+            notes.warn(place("queue.order"), message);
         }
     }
 }

@@ -43,6 +43,28 @@ fn a_ceiling_above_that_of_a_higher_lane() {
 }
 
 #[test]
+fn aging_and_eviction_among_lanes_of_one_priority() {
+    let lanes = |batch: i32| {
+        let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
+        config["lanes"] = json!([
+            {"name": "chat", "queue": {}},
+            {"name": "batch", "priority": batch, "preemptible": true, "queue": {}, "aging": {"after": "5s"}},
+        ]);
+        config
+    };
+    assert_silent(&lanes(-10));
+    let [aging, preemptible] = &said(&lanes(0))[..] else { panic!("two warnings: {:?}", said(&lanes(0))) };
+    let message = "does nothing: no lane has a higher priority than 0";
+    assert!(aging.contains(&format!("lanes[1].aging: {message}")), "{aging}");
+    assert!(preemptible.contains(&format!("lanes[1].preemptible: {message}")), "{preemptible}");
+    let mut config = lanes(-10);
+    config["lanes"][0]["queue"] = json!({"order": "shortest_first"});
+    assert_silent(&config);
+    config["lanes"][1] = json!({"name": "agents", "queue": {}});
+    assert_warns(&config, "lanes[1].queue.order", "is not that of \"chat\", which has the same priority");
+}
+
+#[test]
 fn a_reserve_that_does_nothing() {
     let lanes = |first: Value, last: Value| {
         let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));

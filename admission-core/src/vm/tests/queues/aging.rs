@@ -4,14 +4,15 @@ use super::*;
 
 #[test]
 fn a_waiter_of_two_minutes_counts_as_the_next_lane_up() {
-    let lane = |name: &str, aging: bool| {
+    let lane = |name: &str, priority: i32, aging: bool| {
         let aging = aging.then(|| json!({"after": "120s"}));
-        let mut lane = json!({"name": name, "queue": {"max_wait": "600s"}});
+        let mut lane = json!({"name": name, "priority": priority, "queue": {"max_wait": "600s"}});
         lane.as_object_mut().unwrap().extend(aging.map(|aging| ("aging".to_owned(), aging)));
         lane
     };
     let mut proxy = with(&json!({
-        "lanes": [lane("p0", false), lane("p1", false), lane("p2", true)], "pools": [{"name": "p", "max_in_flight": 1}],
+        "lanes": [lane("p0", 2, false), lane("p1", 1, false), lane("p2", 0, true)],
+        "pools": [{"name": "p", "max_in_flight": 1}],
     }));
     let mut vm = proxy.vm();
     let first = proxy.start(&mut vm, "light", "p0");

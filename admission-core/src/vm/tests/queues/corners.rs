@@ -6,7 +6,7 @@ use super::*;
 fn who_does_not_fit_its_lanes_budget_of_tokens_holds_back_no_other_vm() {
     let proxy = with(&json!({
         "lanes": [
-            {"name": "high", "queue": {"max_wait": "60s"},
+            {"name": "high", "priority": 1, "queue": {"max_wait": "60s"},
              "dispatch_budget": {"baseline": 0.0, "unit": "tokens", "max": 1000}},
             {"name": "low", "queue": {"max_wait": "60s"}},
         ],
@@ -51,7 +51,7 @@ fn every_tenant_that_stands_aside_is_asked_in_the_end() {
     }
     let proxy = with(&json!({
         "lanes": [
-            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "high", "priority": 1, "queue": {"max_wait": "60s"}},
             {"name": "low", "queue": {"max_wait": "60s"}},
         ],
         "tenants": tenants, "pools": [{"name": "p", "max_in_flight": 200}],
@@ -115,7 +115,7 @@ fn one_that_comes_first_after_a_worker_does_not_shorten_the_wait_of_those_that_w
 fn nobody_is_evicted_for_one_that_has_left() {
     let proxy = with(&json!({
         "lanes": [
-            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "high", "priority": 1, "queue": {"max_wait": "60s"}},
             {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
         ],
         "pools": [{"name": "p", "max_in_flight": 1}],

@@ -201,7 +201,7 @@ fn a_pool_that_is_too_full_for_its_lane_is_emptied_by_one_for_each_that_waits_an
 fn the_newest_request_of_the_lowest_lane_gives_way() {
     let mut proxy = with(&json!({
         "lanes": [
-            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "high", "priority": 1, "queue": {"max_wait": "60s"}},
             {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
         ],
         "pools": [{"name": "p", "max_in_flight": 3}],
@@ -264,7 +264,7 @@ fn who_gives_way_may_come_back_when_those_before_it_have_been_served() {
 fn nobody_gives_way_to_who_waits_for_its_own_tenant() {
     let mut proxy = with(&json!({
         "lanes": [
-            {"name": "high", "queue": {"max_wait": "60s"}},
+            {"name": "high", "priority": 1, "queue": {"max_wait": "60s"}},
             {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
         ],
         "tenants": {"one": {"max_in_flight": 1}, "light": {}},
