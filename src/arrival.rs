@@ -43,7 +43,9 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
     let encoding = headers.get("content-encoding").unwrap_or_default();
     let path = headers.get(":path").unwrap_or_default();
     let path = plain_path(&String::from_utf8_lossy(&path));
-    let for_callers = |name: &String| name == NO_QUEUE_HEADER || policy.lane_header.as_ref() == Some(name);
+    let for_callers = |name: &String| {
+        name == NO_QUEUE_HEADER || policy.lane_header.as_ref() == Some(name) || policy.fairness_headers.contains(name)
+    };
     Arrival {
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
         asked_lane: policy.lane_header.as_ref().and_then(|header| headers.text(header)).map(Cow::into_owned),
@@ -54,6 +56,7 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
         encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
         spoofed: !spoofed.iter().all(for_callers),
         ttft_deadline: DEADLINE_HEADERS.iter().find_map(|header| Arrival::deadline(headers.text(header)?.trim_ascii())),
+        sub: policy.sub_flow(policy.fairness_headers.iter().find_map(|header| headers.get(header)).as_deref()),
         no_queue: headers.get(NO_QUEUE_HEADER).is_some_and(|value| value.eq_ignore_ascii_case(b"true")),
     }
 }

@@ -207,8 +207,9 @@ impl Stream {
         let rules = self.rules(taking, pool, &classes);
         let terms = taking.intake.terms();
         let can_be_steered = taking.headers_open && !terms.in_shadow();
-        let (bytes, deadline) = (taking.intake.bytes(), taking.intake.arrival().ttft_deadline);
-        let request = Request { ask, rules, tenant_key: &terms.tenant_key, can_be_steered, bytes, deadline };
+        let (bytes, arrival) = (taking.intake.bytes(), taking.intake.arrival());
+        let (tenant_key, deadline, sub) = (&*terms.tenant_key, arrival.ttft_deadline, arrival.sub);
+        let request = Request { ask, rules, tenant_key, can_be_steered, bytes, deadline, sub };
         self.instance.vm(|vm| vm.admit(&SharedData, &request, host::now()))
     }
 

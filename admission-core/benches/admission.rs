@@ -81,7 +81,15 @@ fn ask() -> Ask {
 }
 
 fn request<'a>(policy: &'a Policy, tenant_key: &'a str) -> Request<'a> {
-    Request { ask: ask(), rules: rules(policy), tenant_key, can_be_steered: true, bytes: 262, deadline: None }
+    Request {
+        ask: ask(),
+        rules: rules(policy),
+        tenant_key,
+        can_be_steered: true,
+        bytes: 262,
+        deadline: None,
+        sub: None,
+    }
 }
 
 /// So many VMs over one memory, each with a request in flight.
@@ -129,6 +137,7 @@ fn decision(criterion: &mut Criterion) {
         bytes: 262,
         waits_in: None,
         behind_its_like: None,
+        sub: None,
     };
     let mut group = criterion.benchmark_group("decide");
     for vms in VMS {
@@ -159,6 +168,7 @@ fn steered_decision(criterion: &mut Criterion) {
         bytes: 262,
         waits_in: None,
         behind_its_like: None,
+        sub: None,
     };
     let mut group = criterion.benchmark_group("decide_steered");
     for count in WORKERS {

@@ -37,6 +37,8 @@ struct Step {
     tenant: Option<String>,
     lane: Option<String>,
     objective: Option<String>,
+    /// Value of the policy's fairness header.
+    user: Option<String>,
     path: Option<String>,
     route_name: Option<String>,
     virtual_host: Option<String>,
@@ -163,6 +165,7 @@ impl Runner {
             spoofed: false,
             ttft_deadline: step.deadline.as_deref().map(millis),
             no_queue: step.no_queue,
+            sub: self.policy.sub_flow(step.user.as_ref().map(String::as_bytes)),
         };
         let own = step.metadata.clone().map(|own| self.policy.route_of_metadata(own).unwrap());
         let place = arrival.place(step.route_name.as_deref(), step.virtual_host.as_deref());
@@ -240,6 +243,7 @@ impl Runner {
             bytes: 0,
             kept_bytes: 0,
             deadline: step.deadline.as_deref().map(millis),
+            sub: self.policy.sub_flow(step.user.as_ref().map(String::as_bytes)),
             arrived: self.now,
         }
     }

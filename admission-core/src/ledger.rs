@@ -21,28 +21,31 @@ mod line;
 mod pace;
 mod per_vm;
 mod sections;
+mod sub_flows;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod victims;
 
 pub use begun::{Begun, BegunAt, Unseen};
-pub use blocked::Blocked;
+pub use blocked::{Blocked, Order, Part, Place};
 pub use drain::Drain;
-pub use fair::FlowKey;
+pub use fair::{Flow, FlowKey};
 pub use last_starts::LAST_STARTS;
 pub use line::{Backlog, Head, Large, Report, Yielding};
+pub use sub_flows::{SUB_FLOWS, Starts, SubFlow};
 pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
 
 use bands::Bands;
 use begun::Acknowledged;
-use fair::Flows;
+use fair::Tags;
 use hold::Hold;
 use last_starts::LastStarts;
 use line::Line;
 use pace::Pace;
 use per_vm::PerVm;
+use sub_flows::SubFlows;
 use tally::{Marks, Tally};
 use victims::{Asked, Gone};
 
@@ -125,6 +128,9 @@ pub struct Column {
     pub held: Amount,
 }
 
+/// Flows of one tenant.
+const MOST_FLOWS: usize = 64;
+
 /// The record of a pool or a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
@@ -135,7 +141,8 @@ pub struct Ledger {
     tokens_spent: Spent,
     tallies: PerVm<Tally>,
     marks: Marks,
-    flows: Flows,
+    flows: Tags<MOST_FLOWS>,
+    sub_flows: SubFlows,
     blocked: PerVm<Blocked>,
     line: Line,
     bands: Bands,
@@ -286,6 +293,18 @@ impl Ledger {
         self.flows.start(flow, virtual_time)
     }
 
+    /// Fair tags at which a tenant's next requests of a flow start, by the virtual time of its pool.
+    #[must_use]
+    pub fn starts(&self, flow: FlowKey, virtual_time: u64) -> Starts {
+        self.sub_flows.starts(flow, self.start_tag(flow, virtual_time))
+    }
+
+    /// Tag at which the next request of a sub-flow starts among those of its tenant.
+    #[must_use]
+    pub fn tag_within(&self, flow: FlowKey, sub: SubFlow) -> u64 {
+        self.sub_flows.start(flow, sub)
+    }
+
     /// Where a tenant's last request of a flow has left it; 0 for one that had none.
     #[must_use]
     pub fn finish_tag(&self, flow: FlowKey) -> u64 {
@@ -293,13 +312,19 @@ impl Ledger {
     }
 
     /// Charges a flow of a tenant with a request that starts.
-    pub fn serve_flow(&mut self, flow: FlowKey, virtual_time: u64, weight: u32, cost: Tokens) {
-        self.flows.serve(flow, virtual_time, weight, cost);
+    pub fn serve_flow(&mut self, flow: Flow, virtual_time: u64, cost: Tokens) {
+        self.flows.serve(flow.key, virtual_time, flow.weight, cost);
+        if let Some(sub) = flow.sub {
+            self.sub_flows.serve(flow.key, sub, cost);
+        }
     }
 
     /// Moves a flow's tag from what a request was charged to what it should have been; what was too much is credit once it was `served`.
-    pub fn settle_flow(&mut self, flow: FlowKey, weight: u32, charged: Tokens, right: Tokens, served: bool) {
-        self.flows.settle(flow, weight, charged, right, served);
+    pub fn settle_flow(&mut self, flow: Flow, charged: Tokens, right: Tokens, served: bool) {
+        self.flows.settle(flow.key, flow.weight, charged, right, served);
+        if let Some(sub) = flow.sub {
+            self.sub_flows.settle(flow.key, sub, (charged, right), served);
+        }
     }
 
     /// The first of a tenant's waiters in each VM that wait for the tenant's own caps.

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::config::{Mode, PluginConfig, PullConfig, RetryAfterConfig};
 use crate::identity::Source;
 use crate::keys::{Keys, shared_slot};
+use crate::ledger::SubFlow;
 use crate::outcome::Reason;
 use crate::problem::Problem;
 use crate::units::Millis;
@@ -69,6 +70,8 @@ pub struct Policy {
     pub default_tenant: String,
     /// Header in which a caller may ask for a lane.
     pub lane_header: Option<String>,
+    /// Headers that name a part of the tenant's requests, the one that is asked first before the next; none where nothing parts them.
+    pub fairness_headers: Vec<String>,
     /// The lane's priority is written into bodies.
     pub tag_body: bool,
     /// Workers are asked for the usage of every stream.
@@ -214,6 +217,13 @@ impl Policy {
     /// Index of the lane that a name stands for.
     pub(crate) fn lane_named(&self, name: &str) -> Option<usize> {
         self.lanes.position(name)
+    }
+
+    /// Part of its tenant's requests that a request belongs to, given what its fairness header says; those without one make a part, too.
+    /// `None` where the policy reads no such header.
+    #[must_use]
+    pub fn sub_flow(&self, key: Option<&[u8]>) -> Option<SubFlow> {
+        (!self.fairness_headers.is_empty()).then(|| SubFlow::of(key.unwrap_or_default()))
     }
 
     /// Index of the lane of an objective.

@@ -10,13 +10,16 @@ use std::sync::Arc;
 
 use crate::decide::{Ask, Turn, flow_of, urgency};
 use crate::gather::gather;
-use crate::ledger::{Amount, Backlog, Blocked, FlowKey, Head, LaneKey, Report, TallyKey};
+use crate::ledger::{
+    Amount, Backlog, Blocked, Flow, FlowKey, Head, LaneKey, Order, Part, Report, Starts, SubFlow, TallyKey,
+};
 use crate::members::Holder;
 use crate::policy::{Class, Lane, Lanes, Limits, Pool};
 use crate::units::{Millis, Time};
 
 mod band;
 mod fit;
+mod flow;
 mod shares;
 #[cfg(test)]
 mod tests;
@@ -25,6 +28,7 @@ pub(crate) use band::Aside;
 use band::Band;
 pub(crate) use fit::Hold;
 use fit::{Fit, RoomsByLane};
+use flow::{Entry, Place};
 pub(crate) use shares::Share;
 use shares::TenantBytes;
 
@@ -57,6 +61,8 @@ pub struct Waiter {
     pub kept_bytes: u64,
     /// Within which the caller wants the first token.
     pub deadline: Option<Millis>,
+    /// Part of its tenant's requests that it belongs to, where a header names one.
+    pub sub: Option<SubFlow>,
     /// When it came.
     pub arrived: Time,
 }
@@ -138,11 +144,24 @@ impl Waiting {
         FlowKey::of(&self.waiter.pool.key, self.band_lane().level_key)
     }
 
+    /// The flow that it is charged to.
+    pub(crate) fn charged(&self) -> Flow {
+        Flow { key: self.flow_key(), sub: self.waiter.sub, weight: self.waiter.limits.weight }
+    }
+
+    fn part(&self) -> Option<Part> {
+        self.waiter.sub.map(|sub| Part { flow: self.flow_key(), sub })
+    }
+
+    fn entry(&self, ticket: Ticket) -> Entry {
+        Entry { sub: self.waiter.sub, urgency: self.urgency, ticket }
+    }
+
     /// Where it stands in line.
     pub(crate) fn turn(&self, holder: Holder) -> Turn<'_> {
         let (flow, urgency, bytes) = (flow_of(&self.flow.0), self.urgency, self.waiter.bytes);
-        let (band, has_climbed_far) = (self.band_lane(), self.climb.is_far);
-        Turn { band, has_climbed_far, flow, urgency, bytes, waits_in: Some(holder), behind_its_like: None }
+        let (band, has_climbed_far, sub) = (self.band_lane(), self.climb.is_far, self.waiter.sub);
+        Turn { band, has_climbed_far, flow, sub, urgency, bytes, waits_in: Some(holder), behind_its_like: None }
     }
 }
 
@@ -199,22 +218,22 @@ impl Queue {
         self.waiting.keys().copied()
     }
 
-    /// Adds a waiter whose tenant starts at a tag of its band; one that opens a flow that has to step aside does so.
-    pub(crate) fn push(&mut self, ticket: Ticket, waiter: Waiter, tag: u64, aside: Option<Aside>, now: Time) {
+    /// Adds a waiter, given where its tenant starts in its band; one that opens a flow that has to step aside does so.
+    pub(crate) fn push(&mut self, ticket: Ticket, waiter: Waiter, starts: Starts, aside: Option<Aside>, now: Time) {
         let (to, climbs) = waiter.climbed(now);
         let climb = Climb::of(&waiter, to, self.bound);
         let classes: Rc<[TallyKey]> = waiter.classes.iter().map(|class| class.key).collect();
         let until = Time(waiter.arrived.0.saturating_add(waiter.patience().0));
         let (urgency, flow) = (waiter.urgency(), (Rc::clone(&waiter.tenant_key), classes));
         let waiting = Waiting { waiter, climb, flow, urgency, climbs, until, fit: Fit::default() };
-        self.put_back(ticket, waiting, tag, aside);
+        self.put_back(ticket, waiting, starts, aside);
     }
 
     /// Puts a waiter into its place.
-    pub(crate) fn put_back(&mut self, ticket: Ticket, waiting: Waiting, tag: u64, aside: Option<Aside>) {
+    pub(crate) fn put_back(&mut self, ticket: Ticket, waiting: Waiting, starts: Starts, aside: Option<Aside>) {
         let lane = waiting.waiter.lane.key;
         let band = self.bands.entry((waiting.climb.band, lane)).or_default();
-        band.push(&waiting.flow, (waiting.urgency, ticket), waiting.waiter.limits.weight, tag, aside);
+        band.push(&waiting.flow, waiting.entry(ticket), waiting.waiter.limits.weight, starts, aside);
         let backlog = self.backlog.entry(lane).or_default();
         *backlog = backlog.plus(waiting.waiter.backlog());
         self.arrivals.insert((lane, waiting.waiter.arrived, ticket));
@@ -228,8 +247,8 @@ impl Queue {
     /// Puts a waiter back whose flow has stayed as it was.
     pub(crate) fn restore(&mut self, ticket: Ticket, waiting: Waiting) {
         let band = self.bands.get(&(waiting.climb.band, waiting.waiter.lane.key));
-        let tag = band.and_then(|band| band.tag_of(&waiting.flow)).unwrap_or_default();
-        self.put_back(ticket, waiting, tag, None);
+        let starts = band.and_then(|band| band.starts_of(&waiting.flow)).unwrap_or_default();
+        self.put_back(ticket, waiting, starts, None);
     }
 
     /// Takes a waiter out.
@@ -238,7 +257,7 @@ impl Queue {
         let (lane, leaving) = (waiting.waiter.lane.key, waiting.waiter.backlog());
         self.far.remove(&ticket);
         if let Some(band) = self.bands.get_mut(&(waiting.climb.band, lane)) {
-            band.take(&waiting.flow, (waiting.urgency, ticket));
+            band.take(&waiting.flow, waiting.entry(ticket));
             if band.is_empty() {
                 self.bands.remove(&(waiting.climb.band, lane));
             }
@@ -257,9 +276,9 @@ impl Queue {
         Some(waiting)
     }
 
-    /// Lets those climb whose time has come; `tag` is where a tenant starts in a band. They are in line then, so of the tenants
+    /// Lets those climb whose time has come; `starts` is where a tenant starts in a band. They are in line then, so of the tenants
     /// that it returns others stand aside than before, or none.
-    pub(crate) fn climb(&mut self, now: Time, mut tag: impl FnMut(&Waiting) -> u64) -> BTreeSet<Rc<str>> {
+    pub(crate) fn climb(&mut self, now: Time, mut starts: impl FnMut(&Waiting) -> Starts) -> BTreeSet<Rc<str>> {
         let mut stood_aside = BTreeSet::new();
         while let Some((at, ticket)) = self.climbing.first().copied()
             && at <= now
@@ -271,8 +290,8 @@ impl Queue {
             }
             let (to, climbs) = waiting.waiter.climbed(now);
             (waiting.climb, waiting.climbs) = (Climb::of(&waiting.waiter, to, self.bound), climbs);
-            let tag = tag(&waiting);
-            self.put_back(ticket, waiting, tag, None);
+            let starts = starts(&waiting);
+            self.put_back(ticket, waiting, starts, None);
         }
         stood_aside
     }
@@ -282,9 +301,9 @@ impl Queue {
         !self.far.is_empty()
     }
 
-    /// Puts those that have climbed above the default lane where they count while so many of the last starts were of such; `tag` is where a
+    /// Puts those that have climbed above the default lane where they count while so many of the last starts were of such; `starts` is where a
     /// tenant starts in a band.
-    pub(crate) fn bind(&mut self, bound: Option<u32>, mut tag: impl FnMut(&Waiting) -> u64) {
+    pub(crate) fn bind(&mut self, bound: Option<u32>, mut starts: impl FnMut(&Waiting) -> Starts) {
         if std::mem::replace(&mut self.bound, bound) == bound {
             return;
         }
@@ -297,8 +316,8 @@ impl Queue {
                 && let Some(mut waiting) = self.take(ticket)
             {
                 waiting.climb = climb;
-                let tag = tag(&waiting);
-                self.put_back(ticket, waiting, tag, aside);
+                let starts = starts(&waiting);
+                self.put_back(ticket, waiting, starts, aside);
             }
         }
     }
@@ -330,17 +349,18 @@ impl Queue {
         })
     }
 
-    fn candidate(&self, (tag, urgency, ticket): (u64, u64, Ticket)) -> Option<Candidate> {
+    fn candidate(&self, place: Place) -> Option<Candidate> {
+        let Place { tag, urgency, ticket, .. } = place;
         let waiting = self.waiting.get(&ticket)?;
         let (band, flow) = (waiting.band_lane().key, flow_of(&waiting.flow.0));
         let (tokens, bytes) = (waiting.waiter.amount().tokens, waiting.waiter.bytes);
-        let lane = waiting.waiter.lane.key;
-        Some(Candidate { ticket, head: Head { band, lane, flow, tag, urgency, tokens, bytes } })
+        let (lane, within) = (waiting.waiter.lane.key, waiting.waiter.sub.map(|sub| (sub, place.within)));
+        Some(Candidate { ticket, head: Head { band, lane, flow, tag, urgency, tokens, bytes, within } })
     }
 
     /// Sets where the flow of a waiter starts.
-    pub(crate) fn retag(&mut self, ticket: Ticket, tag: u64) {
-        self.change_flow(ticket, |band, flow| band.retag(flow, tag));
+    pub(crate) fn retag(&mut self, ticket: Ticket, starts: Starts) {
+        self.change_flow(ticket, |band, flow| band.retag(flow, starts));
     }
 
     /// The first waiters of the next flows of every band, by tenant behind one.
@@ -410,19 +430,24 @@ impl Queue {
     /// The first waiters of a tenant's flows that stand aside for its own caps.
     pub(crate) fn firsts_aside(&self, tenant: &str) -> Vec<&Waiter> {
         let firsts = self.bands.values().flat_map(|band| band.firsts_aside(tenant));
-        firsts.filter_map(|(_, ticket)| Some(&self.waiting.get(&ticket)?.waiter)).collect()
+        firsts.filter_map(|first| Some(&self.waiting.get(&first.ticket)?.waiter)).collect()
     }
 
-    /// The first of a tenant's waiters that stand aside for its own caps, over some queues: by lane, then by urgency.
+    /// The first of a tenant's waiters that stand aside for its own caps, over some queues: by lane, then by sub-flow and urgency.
     // Why by lane first: what is urgent in one lane, such as few tokens, is no time in another.
     pub(crate) fn blocked<'a>(queues: impl Iterator<Item = &'a Self>, tenant: &str) -> Option<Blocked> {
         let all = queues.flat_map(|queue| queue.bands.values().map(move |band| (queue, band)));
-        let firsts = all.filter_map(|(queue, band)| {
-            let (urgency, ticket) = band.firsts_aside(tenant).min()?;
-            let waiting = queue.waiting.get(&ticket)?;
-            Some((waiting.band_lane().level, Blocked { band: waiting.band_lane().key, urgency }))
+        let firsts = all.flat_map(|(queue, band)| {
+            band.firsts_aside(tenant).filter_map(|first| {
+                let waiting = queue.waiting.get(&first.ticket)?;
+                let (band, part) = (waiting.band_lane(), waiting.part());
+                Some((band.level, Blocked { band: band.key, urgency: first.urgency, part }, first.within))
+            })
         });
-        firsts.min_by_key(|(level, first)| (*level, first.urgency)).map(|(_, first)| first)
+        let firsts: Vec<(usize, Blocked, u64)> = firsts.collect();
+        let order = Order::of(firsts.iter().map(|(_, first, _)| *first));
+        let place = |(level, first, tag): &(usize, Blocked, u64)| (*level, order.place(first, |_| *tag));
+        firsts.into_iter().min_by_key(place).map(|(_, first, _)| first)
     }
 
     /// Those whose time is up.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Mode;
+use crate::ledger::SubFlow;
 use crate::policy::{Lane, Limits, Place, Policy, Pool, Route, RuleSays};
 use crate::request::Api;
 use crate::units::Millis;
@@ -30,6 +31,8 @@ pub struct Arrival {
     pub ttft_deadline: Option<Millis>,
     /// It is to be refused rather than to wait in a queue.
     pub no_queue: bool,
+    /// Part of its tenant's requests that its fairness header names, where the policy reads one.
+    pub sub: Option<SubFlow>,
 }
 
 impl Arrival {

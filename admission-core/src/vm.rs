@@ -13,7 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::forecast::Promises;
 use crate::gather::gather;
 use crate::keys::Keys;
-use crate::ledger::{Amount, Begun, LaneKey, Ledger, TallyKey};
+use crate::ledger::{Amount, Begun, LaneKey, Ledger, Order, Part, SubFlow, TallyKey};
 use crate::members::{Holder, Members, Observer};
 use crate::outcome::Refusal;
 use crate::policy::Pool;
@@ -82,6 +82,8 @@ pub struct Request<'a> {
     pub bytes: u64,
     /// Within which the caller wants the first token.
     pub deadline: Option<Millis>,
+    /// Part of its tenant's requests that it belongs to, where a header names one.
+    pub sub: Option<SubFlow>,
 }
 
 /// What a request has cost, once it has ended.
@@ -378,10 +380,10 @@ impl Vm {
             if let Some(Settlement { rates, flow, charged, right }) = budget {
                 ledger.spend(rates, right.beyond(*charged), now);
                 ledger.give_back(rates, charged.beyond(*right));
-                if let Some((flow, weight)) = flow {
+                if let Some(flow) = flow {
                     // Why not before it ends: what it proves to need says nothing of what it is served.
                     let served = matches!(kind, Kind::Release(_));
-                    ledger.settle_flow(*flow, *weight, charged.tokens, right.tokens, served);
+                    ledger.settle_flow(*flow, charged.tokens, right.tokens, served);
                 }
             }
             if let Some(evicted) = evicted {
@@ -412,9 +414,11 @@ impl Vm {
                 self.wakes.extend(woken.into_iter().map(|holder| Wake::start(holder.slot, key)));
             }
             Frees::Tenant(lanes) => {
+                let order = Order::of(ledger.blocked(members).map(|(_, first)| first));
+                let tag = |part: Part| ledger.tag_within(part.flow, part.sub);
                 let first = ledger
                     .blocked(members)
-                    .min_by_key(|(holder, first)| (lanes.level_of(first.band), first.urgency, holder.slot));
+                    .min_by_key(|(holder, first)| (lanes.level_of(first.band), order.place(first, tag), holder.slot));
                 self.wakes.extend(first.map(|(holder, _)| Wake::start(holder.slot, key)));
             }
         }

@@ -72,6 +72,7 @@ impl Stream {
             bytes: taking.intake.bytes(),
             kept_bytes: taking.intake.kept_bytes(),
             deadline: taking.intake.arrival().ttft_deadline,
+            sub: taking.intake.arrival().sub,
             arrived,
         }
     }

@@ -62,6 +62,7 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         encoded: false,
         spoofed: false,
         ttft_deadline: None,
+        sub: None,
         no_queue: false,
     };
     let terms = Terms::of(policy, &arrival, &Route::default());
@@ -75,7 +76,7 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
     let lanes = policy.line_up();
     let rules = Rules { tenant: policy.limits("acme"), pool: &pool, lane, lanes, classes: &classes };
     let tenant_key = &policy.tenant_key("acme");
-    let request = Request { ask, rules, tenant_key, can_be_steered: true, bytes: 0, deadline: None };
+    let request = Request { ask, rules, tenant_key, can_be_steered: true, bytes: 0, deadline: None, sub: None };
     vm.admit(memory, &request, Time(u64::from(u32::MAX) * 5))
         .map(|admission| admission.lease)
         .map_err(|refusal| refusal.reason)

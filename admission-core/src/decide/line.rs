@@ -6,10 +6,10 @@ use super::sight::Scene;
 use super::{Ask, Held, Known, Rules};
 use crate::gather::gather;
 use crate::hash;
-use crate::ledger::{FlowKey, Head, LAST_STARTS, LaneKey, Ledger};
+use crate::ledger::{Blocked, FlowKey, Head, LAST_STARTS, LaneKey, Ledger, Order, Part, Starts, SubFlow};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal};
-use crate::policy::{Lane, Lanes, Order, Pool};
+use crate::policy::{self, Lane, Lanes, Pool};
 use crate::units::{Blocks, Millis, Time, Tokens};
 
 /// Where a request stands in line.
@@ -21,6 +21,8 @@ pub struct Turn<'a> {
     pub has_climbed_far: bool,
     /// Names its tenant.
     pub flow: u64,
+    /// Part of its tenant's requests that it belongs to, where a header names one.
+    pub sub: Option<SubFlow>,
     /// Among its tenant's; lower goes first.
     pub urgency: u64,
     /// Size of its body, as far as it is known.
@@ -38,12 +40,16 @@ pub struct Rank {
     above_reserve: bool,
     level: usize,
     tag: u64,
+    /// Urgency of the most urgent of its flow, where a header parts the tenant's requests: its own place is among those.
+    first: u64,
+    /// Tenant and tag of its sub-flow.
+    within: Option<(u64, u64)>,
     urgency: u64,
     /// Only to tell two apart.
     slot: u16,
 }
 
-/// A request that has just come stands behind one that waits and is like it.
+/// A request that has just come is behind one that waits and is like it.
 const LAST: u16 = u16::MAX;
 
 /// Names a tenant among those that wait.
@@ -57,9 +63,9 @@ pub fn flow_of(tenant_key: &str) -> u64 {
 pub fn urgency(lane: &Lane, ask: &Ask, deadline: Option<Millis>, arrived: Time) -> u64 {
     let Some(queue) = &lane.queue else { return arrived.0 };
     match queue.order {
-        Order::Fcfs => arrived.0,
-        Order::Edf => arrived.0.saturating_add(deadline.map_or(queue.max_wait.0, |deadline| deadline.0)),
-        Order::ShortestFirst => ask.cost().tokens.0,
+        policy::Order::Fcfs => arrived.0,
+        policy::Order::Edf => arrived.0.saturating_add(deadline.map_or(queue.max_wait.0, |deadline| deadline.0)),
+        policy::Order::ShortestFirst => ask.cost().tokens.0,
     }
 }
 
@@ -74,6 +80,10 @@ struct Ordering {
     /// Of one tenant's heads each says what its VM last saw of the tenant's tag. The highest is the newest but for what has
     /// been given back since, so it goes for all of them, and among them urgency alone decides.
     tags: BTreeMap<(u64, usize), u64>,
+    /// Urgency of each tenant's most urgent head.
+    most_urgent: BTreeMap<(u64, usize), u64>,
+    /// Highest tag that a VM has seen of each sub-flow of a tenant: the newest, as of the tenants.
+    within: BTreeMap<(u64, usize, SubFlow), u64>,
     below_reserve: BTreeSet<LaneKey>,
     /// Lanes in which the shortest request goes first among tenants.
     across_tenants: BTreeMap<LaneKey, Near>,
@@ -128,7 +138,7 @@ impl<'a> Line<'a> {
         climbers_bound(&self.scene)
     }
 
-    /// Where a waiter of this VM stands.
+    /// Rank of a waiter of this VM.
     #[must_use]
     pub fn rank(&self, head: &Head) -> Rank {
         self.place(Holder { slot: 0, epoch: 0 }, head)
@@ -141,10 +151,17 @@ impl<'a> Line<'a> {
 
 impl Ordering {
     fn of(scene: &Scene<'_>) -> Self {
-        let mut tags = BTreeMap::new();
+        let (mut tags, mut most_urgent, mut within) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (_, head) in scene.heads() {
-            let tag = tags.entry((head.flow, scene.lanes.level_of(head.band))).or_insert(head.tag);
+            let flow = (head.flow, scene.lanes.level_of(head.band));
+            let tag = tags.entry(flow).or_insert(head.tag);
             *tag = head.tag.max(*tag);
+            let first = most_urgent.entry(flow).or_insert(head.urgency);
+            *first = head.urgency.min(*first);
+            if let Some((sub, tag)) = head.within {
+                let highest = within.entry((flow.0, flow.1, sub)).or_insert(tag);
+                *highest = tag.max(*highest);
+            }
         }
         let near = |lane: &Lane| {
             let span = span_across_tenants(lane, (scene.ledger, scene.members));
@@ -152,7 +169,19 @@ impl Ordering {
             Some((lane.key, Near { lowest: own.min()?, span })).filter(|_| span > 0)
         };
         let across_tenants = gather(scene.lanes.iter().filter_map(|lane| near(lane)));
-        Self { tags, below_reserve: gather(scene.below_reserve().map(|lane| lane.key)), across_tenants }
+        Self {
+            tags,
+            most_urgent,
+            within,
+            below_reserve: gather(scene.below_reserve().map(|lane| lane.key)),
+            across_tenants,
+        }
+    }
+
+    /// Puts the tags of a tenant's sub-flows in place of what VMs last saw of them.
+    fn set_within(&mut self, flow: (u64, usize), starts: &Starts) {
+        let own = self.within.iter_mut().filter(|((tenant, level, _), _)| (*tenant, *level) == flow);
+        own.for_each(|((.., sub), tag)| *tag = starts.within(Some(*sub)));
     }
 
     fn place(&self, lanes: &Lanes, holder: Holder, head: &Head) -> Rank {
@@ -162,10 +191,18 @@ impl Ordering {
         let tag = self.tags.get(&(head.flow, level)).map_or(head.tag, |tag| head.tag.max(*tag));
         // Why not of one that has climbed there: its urgency may be another lane's, and no size.
         let near = self.across_tenants.get(&head.band).filter(|_| head.lane == head.band);
+        let within = head.within.map(|(sub, tag)| {
+            let highest = self.within.get(&(head.flow, level, sub)).copied();
+            (head.flow, highest.map_or(tag, |highest| tag.max(highest)))
+        });
+        // Why none for others: between two tenants of equal tags the urgency decides.
+        let most_urgent = within.and_then(|_| self.most_urgent.get(&(head.flow, level)));
         Rank {
             above_reserve: !has_reserve,
             level,
             tag: near.map_or(tag, |near| near.of(tag)),
+            first: most_urgent.map_or(head.urgency, |first| head.urgency.min(*first)),
+            within,
             urgency: head.urgency,
             slot: holder.slot,
         }
@@ -192,17 +229,20 @@ pub(super) fn first_in_line(
         return Ok(());
     }
     let flow = FlowKey::of(&scene.pool.key, turn.band.level_key);
+    let starts = held.tenant.starts(flow, held.pool.virtual_time(turn.band.level_key));
     let head = Head {
         band: turn.band.key,
         lane: rules.lane.key,
         flow: turn.flow,
-        tag: held.tenant.start_tag(flow, held.pool.virtual_time(turn.band.level_key)),
+        tag: starts.tag,
         urgency: turn.urgency,
         tokens,
         bytes: turn.bytes,
+        within: turn.sub.map(|sub| (sub, starts.within(turn.sub))),
     };
     let mine = turn.waits_in.unwrap_or(Holder { slot: LAST, epoch: 0 });
-    let order = Ordering::of(scene);
+    let mut order = Ordering::of(scene);
+    order.set_within((turn.flow, turn.band.level), &starts);
     let rank = order.place(scene.lanes, mine, &head);
     let others = scene.heads().filter(|(holder, _)| Some(*holder) != turn.waits_in);
     let before = others.filter(|(holder, head)| order.place(scene.lanes, *holder, head) < rank);
@@ -232,10 +272,15 @@ fn climbers_bound(scene: &Scene<'_>) -> Option<u32> {
 
 /// Nobody of the same tenant waits for the tenant's own caps who comes first.
 pub(super) fn first_of_its_tenant(turn: &Turn<'_>, rules: Rules<'_>, held: Held<'_>) -> Result<(), Refusal> {
-    let mine = (turn.band.level, turn.urgency, turn.waits_in.map_or(LAST, |holder| holder.slot));
-    let mut before = held.tenant.blocked(held.members).filter(|(holder, first)| {
-        Some(*holder) != turn.waits_in && (rules.lanes.level_of(first.band), first.urgency, holder.slot) < mine
-    });
+    let part = turn.sub.map(|sub| Part { flow: FlowKey::of(&rules.pool.key, turn.band.level_key), sub });
+    let mine = Blocked { band: turn.band.key, urgency: turn.urgency, part };
+    let others = held.tenant.blocked(held.members).filter(|(holder, _)| Some(*holder) != turn.waits_in);
+    let others: Vec<(Holder, Blocked)> = others.collect();
+    let order = Order::of(others.iter().map(|(_, first)| *first).chain([mine]));
+    let tag = |part: Part| held.tenant.tag_within(part.flow, part.sub);
+    let place = |slot: u16, first: &Blocked| (rules.lanes.level_of(first.band), order.place(first, tag), slot);
+    let own_place = place(turn.waits_in.map_or(LAST, |holder| holder.slot), &mine);
+    let mut before = others.iter().filter(|(holder, first)| place(holder.slot, first) < own_place);
     if before.next().is_some() { Err(behind(Reason::OwnFirst, (held.tenant, held.members))) } else { Ok(()) }
 }
 

@@ -79,6 +79,7 @@ impl Picture {
             bytes: 0,
             waits_in: None,
             behind_its_like: None,
+            sub: None,
         }
     }
 

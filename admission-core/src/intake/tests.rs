@@ -26,6 +26,7 @@ fn arrival(api: Api, body_bytes: Option<u64>, encoded: bool) -> Arrival {
         encoded,
         spoofed: false,
         ttft_deadline: None,
+        sub: None,
         no_queue: false,
     }
 }

@@ -9,15 +9,12 @@
 //! is at most one request's charge, and what the lane moves on beyond it takes as much of it away: a tenant that does not ask for its turn loses it.
 
 use crate::hash;
-use crate::ledger::LaneKey;
+use crate::ledger::{LaneKey, SubFlow};
 use crate::record::{Reader, Writer};
 use crate::units::Tokens;
 
 /// A tag is tokens by weight, in parts this small.
 const SCALE: u64 = 1_024;
-
-/// Most flows of one tenant; of more, the one that was served longest ago is forgotten.
-const MOST_FLOWS: usize = 64;
 
 /// Names one tenant's part of one lane of one pool, as records know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,14 +28,25 @@ impl FlowKey {
     }
 }
 
+/// A part of a lane as a request is charged to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Flow {
+pub struct Flow {
+    /// The tenant's part.
+    pub key: FlowKey,
+    /// The part of that which the request belongs to, where a header names it.
+    pub sub: Option<SubFlow>,
+    /// The tenant's weight.
+    pub weight: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tag {
     key: FlowKey,
     finish: u64,
     credit: u64,
 }
 
-impl Flow {
+impl Tag {
     /// Credit at a virtual time: all of it until the lane is that far beyond `finish`, none of it twice as far.
     fn credit_at(&self, virtual_time: u64) -> u64 {
         let behind = virtual_time.saturating_sub(self.finish);
@@ -46,11 +54,11 @@ impl Flow {
     }
 }
 
-/// The flows of one tenant, the one served last at the end.
+/// Tags of some flows, the one served last at the end. Of more than `MOST`, the one that was served longest ago is forgotten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Flows(Vec<Flow>);
+pub(super) struct Tags<const MOST: usize>(Vec<Tag>);
 
-impl Flows {
+impl<const MOST: usize> Tags<MOST> {
     /// Where the tenant's next request starts.
     pub(super) fn start(&self, key: FlowKey, virtual_time: u64) -> u64 {
         let flow = self.0.iter().find(|flow| flow.key == key);
@@ -68,9 +76,18 @@ impl Flows {
         flow.finish = start.saturating_add(share(weight, cost));
         // What is left of it is what keeps the tenant behind still; the rest has been used.
         flow.credit = flow.credit.min(virtual_time.saturating_sub(flow.finish));
-        self.0.push(flow);
-        let surplus = self.0.len().saturating_sub(MOST_FLOWS);
-        self.0.drain(..surplus);
+        self.put(flow);
+    }
+
+    /// Moves a tag on to a place, without charging anything.
+    pub(super) fn advance(&mut self, key: FlowKey, to: u64) {
+        let flow = self.take(key);
+        self.put(Tag { finish: flow.finish.max(to), ..flow });
+    }
+
+    /// True when no flow has been served.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Moves the tag from what a request was charged to what it should have been; for one that was `served`, what was too much is credit.
@@ -86,11 +103,17 @@ impl Flows {
         }
     }
 
-    fn take(&mut self, key: FlowKey) -> Flow {
+    fn take(&mut self, key: FlowKey) -> Tag {
         match self.0.iter().position(|flow| flow.key == key) {
             Some(place) => self.0.remove(place),
-            None => Flow { key, finish: 0, credit: 0 },
+            None => Tag { key, finish: 0, credit: 0 },
         }
+    }
+
+    fn put(&mut self, flow: Tag) {
+        self.0.push(flow);
+        let surplus = self.0.len().saturating_sub(MOST);
+        self.0.drain(..surplus);
     }
 
     pub(super) fn write(&self, out: &mut Writer) {
@@ -104,7 +127,7 @@ impl Flows {
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut flows = Self::default();
         while !reader.is_empty() {
-            flows.0.push(Flow { key: FlowKey(reader.u64()?), finish: reader.u64()?, credit: reader.u64()? });
+            flows.0.push(Tag { key: FlowKey(reader.u64()?), finish: reader.u64()?, credit: reader.u64()? });
         }
         Some(flows)
     }
@@ -124,6 +147,9 @@ mod tests {
     use super::*;
 
     const KEY: FlowKey = FlowKey(1);
+    const MOST: usize = 64;
+
+    type Flows = Tags<MOST>;
 
     /// Serves whoever starts first, `rounds` times; every cost is an estimate that is settled `lag` starts later. Returns
     /// the tokens really used by each.
@@ -230,7 +256,7 @@ mod tests {
         for key in 0..1_000 {
             flows.serve(FlowKey(key), 5, 1, Tokens(1));
         }
-        assert_eq!(flows.0.len(), MOST_FLOWS);
+        assert_eq!(flows.0.len(), MOST);
         assert_eq!(flows.start(FlowKey(999), 0), 5 + SCALE);
         let mut out = Writer::default();
         flows.write(&mut out);

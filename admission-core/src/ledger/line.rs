@@ -4,8 +4,8 @@
 //! it says is always the whole truth of the moment, put in place of what it said before; so nothing can be counted twice,
 //! and what a dead VM said is void with its epoch.
 
-use super::LaneKey;
 use super::per_vm::{PerVm, Row};
+use super::{LaneKey, SubFlow};
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
 use crate::units::{Blocks, Time, Tokens};
@@ -85,6 +85,8 @@ pub struct Head {
     pub tokens: Tokens,
     /// Of its body, as far as it is known.
     pub bytes: u64,
+    /// Part of its tenant's requests that it belongs to, and the tag of that, which goes before urgency; `None` where no header names one.
+    pub within: Option<(SubFlow, u64)>,
 }
 
 /// Waiter whose KV blocks are not free and who lets those behind it pass: of its VM, band and lane the first, or the one that
@@ -144,6 +146,31 @@ pub(super) struct Demand(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ForAClass;
 
+/// Sub-flow of a head, in a section of its own: builds that know nothing of sub-flows read the rows of heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PartOf {
+    band: LaneKey,
+    lane: LaneKey,
+    urgency: u64,
+    sub: SubFlow,
+    tag: u64,
+}
+
+impl PartOf {
+    fn new(head: &Head) -> Option<Self> {
+        let Head { band, lane, urgency, within, .. } = *head;
+        within.map(|(sub, tag)| Self { band, lane, urgency, sub, tag })
+    }
+
+    fn within(&self) -> Option<(SubFlow, u64)> {
+        Some((self.sub, self.tag))
+    }
+
+    fn is_of(&self, head: &Head) -> bool {
+        (self.band, self.lane, self.urgency) == (head.band, head.lane, head.urgency)
+    }
+}
+
 impl Line {
     /// Puts what a VM says in place of what its slot has said before.
     pub(super) fn publish(&mut self, members: &Members, holder: Holder, report: &Report) {
@@ -153,6 +180,19 @@ impl Line {
         self.for_a_class.publish(members, holder, report.for_a_class.then_some(ForAClass));
         self.demand.publish(members, holder, (report.demand > 0).then_some(Demand(report.demand)));
         self.large.publish(members, holder, report.large.iter().copied());
+    }
+
+    /// Parts that the heads, and the waiters that let others pass, belong to.
+    pub(super) fn parts(&self) -> PerVm<PartOf> {
+        let mut parts = self.heads.filter_map(PartOf::new);
+        parts.append(self.yielding.filter_map(|yielding| PartOf::new(&yielding.head)));
+        parts
+    }
+
+    pub(super) fn set_parts(&mut self, parts: &PerVm<PartOf>) {
+        self.heads.zip(parts, |head, part| part.is_of(head), |head, part| head.within = part.within());
+        let of_head = |yielding: &Yielding, part: &PartOf| part.is_of(&yielding.head);
+        self.yielding.zip(parts, of_head, |yielding, part| yielding.head.within = part.within());
     }
 
     pub(super) fn waiting<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, LaneKey, Backlog)> {
@@ -204,7 +244,24 @@ impl Row for Head {
             urgency: reader.u64()?,
             tokens: Tokens(reader.u64()?),
             bytes: reader.u64()?,
+            within: None,
         })
+    }
+}
+
+impl Row for PartOf {
+    fn write(&self, out: &mut Writer) {
+        out.u32(self.band.0);
+        out.u32(self.lane.0);
+        out.u64(self.urgency);
+        out.bytes(&[self.sub.number()]);
+        out.u64(self.tag);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let (band, lane) = (LaneKey(reader.u32()?), LaneKey(reader.u32()?));
+        let (urgency, sub) = (reader.u64()?, SubFlow::numbered(reader.u8()?));
+        Some(Self { band, lane, urgency, sub, tag: reader.u64()? })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each VM writes rows under its own slot and epoch. Rows of an epoch that is not live count nothing, and the next writer
 //! drops them; so what a dead VM held or said is void with its epoch, with no journal to replay.
 
+use crate::gather::gather;
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
 
@@ -74,6 +75,26 @@ impl<T> PerVm<T> {
     /// Drops every row, of whatever VM, that `stays` does not hold for.
     pub(super) fn keep(&mut self, stays: impl Fn(&T) -> bool) {
         self.0.retain(|(_, row)| stays(row));
+    }
+
+    /// Rows made of those that give one.
+    pub(super) fn filter_map<U>(&self, made: impl Fn(&T) -> Option<U>) -> PerVm<U> {
+        PerVm(gather(self.0.iter().filter_map(|(holder, row)| Some((*holder, made(row)?)))))
+    }
+
+    /// Adds the rows of another list.
+    pub(super) fn append(&mut self, mut others: Self) {
+        self.0.append(&mut others.0);
+    }
+
+    /// Changes each row by the first row of the same VM in another list that belongs to it.
+    pub(super) fn zip<U>(&mut self, others: &PerVm<U>, belongs: impl Fn(&T, &U) -> bool, change: impl Fn(&mut T, &U)) {
+        for (holder, row) in &mut self.0 {
+            let mut own = others.of(*holder);
+            if let Some(other) = own.find(|other| belongs(row, other)) {
+                change(row, other);
+            }
+        }
     }
 
     fn drop_the_dead(&mut self, members: &Members) {

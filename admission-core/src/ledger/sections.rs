@@ -2,13 +2,14 @@
 
 use super::bands::Bands;
 use super::begun::Acknowledged;
-use super::fair::Flows;
+use super::fair::Tags;
 use super::hold::Hold;
 use super::last_starts::LastStarts;
 use super::per_vm::{PerVm, Row};
+use super::sub_flows::SubFlows;
 use super::tally::Marks;
 use super::victims::Gone;
-use super::{Amount, Column, Drain, LaneKey, Ledger};
+use super::{Amount, Blocked, Column, Drain, LaneKey, Ledger};
 use crate::budget::Spent;
 use crate::record::{Reader, Record, Sections, Writer};
 use crate::units::{Blocks, Tokens};
@@ -41,6 +42,9 @@ const SECTION_EVICTABLE: u8 = 26;
 const SECTION_ASKED: u8 = 27;
 const SECTION_GONE: u8 = 28;
 const SECTION_EVICTED: u8 = 29;
+const SECTION_SUB_FLOWS: u8 = 30;
+const SECTION_HEADS_PARTS: u8 = 31;
+const SECTION_BLOCKED_PARTS: u8 = 32;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -95,11 +99,15 @@ impl Record for Ledger {
         if self.evicted > 0 {
             writer.section(SECTION_EVICTED, |out| out.u64(self.evicted));
         }
+        writer.section(SECTION_SUB_FLOWS, |out| self.sub_flows.write(out));
+        writer.section(SECTION_HEADS_PARTS, |out| self.line.parts().write(out));
+        writer.section(SECTION_BLOCKED_PARTS, |out| self.blocked.filter_map(Blocked::part).write(out));
         writer.finish(&self.unknown)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut record = Self::default();
+        let (mut heads_parts, mut blocked_parts) = (PerVm::default(), PerVm::default());
         record.unknown = Sections::read(bytes, |tag, mut reader| {
             match tag {
                 SECTION_COLUMNS => record.columns = PerVm::read(&mut reader)?,
@@ -110,7 +118,7 @@ impl Record for Ledger {
                 }
                 SECTION_TALLIES => record.tallies = PerVm::read(&mut reader)?,
                 SECTION_MARKS => record.marks = Marks::read(&mut reader)?,
-                SECTION_FLOWS => record.flows = Flows::read(&mut reader)?,
+                SECTION_FLOWS => record.flows = Tags::read(&mut reader)?,
                 SECTION_BLOCKED => record.blocked = PerVm::read(&mut reader)?,
                 SECTION_WAITING => record.line.waiting = PerVm::read(&mut reader)?,
                 SECTION_HEADS => record.line.heads = PerVm::read(&mut reader)?,
@@ -128,12 +136,17 @@ impl Record for Ledger {
                 SECTION_ASKED => record.asked = PerVm::read(&mut reader)?,
                 SECTION_GONE => record.gone = Gone::read(&mut reader)?,
                 SECTION_EVICTED => record.evicted = reader.u64()?,
+                SECTION_SUB_FLOWS => record.sub_flows = SubFlows::read(&mut reader)?,
+                SECTION_HEADS_PARTS => heads_parts = PerVm::read(&mut reader)?,
+                SECTION_BLOCKED_PARTS => blocked_parts = PerVm::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}
                 _ => return Some(false),
             }
             Some(true)
         })?;
+        record.line.set_parts(&heads_parts);
+        record.blocked.zip(&blocked_parts, |_, _| true, Blocked::set_part);
         Some(record)
     }
 }

@@ -65,9 +65,10 @@ fn survives_its_own_encoding_and_keeps_what_it_does_not_know() {
     ledger.release(&members, b, LaneKey(u32::MAX), amount(1, 5), Millis(10));
     ledger.tally(&members, a, TallyKey::class("long"), 1);
     ledger.mark(WorkerKey::of("10.0.0.1:80"), (1, 2), Time(3));
-    ledger.serve_flow(FlowKey(7), 9, 4, Tokens(100));
-    ledger.publish_blocked(&members, a, Some(Blocked { band: LANE, urgency: 5 }));
-    let head = Head { band: LANE, lane: LaneKey(8), flow: 2, tag: 3, urgency: 4, tokens: Tokens(5), bytes: 6 };
+    ledger.serve_flow(Flow { key: FlowKey(7), sub: None, weight: 4 }, 9, Tokens(100));
+    ledger.publish_blocked(&members, a, Some(Blocked { band: LANE, urgency: 5, part: None }));
+    let head =
+        Head { band: LANE, lane: LaneKey(8), flow: 2, tag: 3, urgency: 4, tokens: Tokens(5), bytes: 6, within: None };
     let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9), aside: 1 };
     let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, ..Report::default() };
     ledger.publish(&members, b, &report);
@@ -135,7 +136,7 @@ fn a_lane_moves_as_fast_as_its_waiters_start() {
     let is_steady = |gap: Option<Millis>| gap.is_some_and(|gap| (250..=252).contains(&gap.0));
     assert!(is_steady(ledger.time_between_starts(LANE, &members, last)));
     assert!(is_steady(ledger.time_to_start(LANE, (4, 4), &members, last).map(|wait| Millis(wait.0 / 4))));
-    let head = Head { band: LANE, lane: LANE, flow: 0, tag: 0, urgency: 0, tokens: Tokens(0), bytes: 0 };
+    let head = Head { band: LANE, lane: LANE, flow: 0, tag: 0, urgency: 0, tokens: Tokens(0), bytes: 0, within: None };
     let in_line = Report { heads: vec![head], ..waits(1) };
     ledger.publish(&members, a, &in_line);
     let stalled = ledger.time_between_starts(LANE, &members, Time(last.0 + 60_000)).unwrap();
@@ -230,10 +231,23 @@ fn full_ledger() -> Ledger {
     ledger.tally(&members, a, TallyKey::class("long"), 1);
     ledger.tally(&members, b, TallyKey::bytes_of(LANE), 4);
     ledger.mark(WorkerKey::of("10.0.0.1:80"), (1, 2), Time(3));
-    ledger.serve_flow(FlowKey(7), 9, 4, Tokens(100));
-    ledger.publish_blocked(&members, a, Some(Blocked { band: LANE, urgency: 5 }));
-    ledger.publish_blocked(&members, b, Some(Blocked { band: LaneKey(9), urgency: 6 }));
-    let head = Head { band: LANE, lane: LaneKey(8), flow: 2, tag: 3, urgency: 4, tokens: Tokens(5), bytes: 6 };
+    ledger.serve_flow(Flow { key: FlowKey(7), sub: Some(SubFlow::of(b"user")), weight: 4 }, 9, Tokens(100));
+    ledger.publish_blocked(
+        &members,
+        a,
+        Some(Blocked { band: LANE, urgency: 5, part: Some(Part { flow: FlowKey(7), sub: SubFlow::of(b"user") }) }),
+    );
+    ledger.publish_blocked(&members, b, Some(Blocked { band: LaneKey(9), urgency: 6, part: None }));
+    let head = Head {
+        band: LANE,
+        lane: LaneKey(8),
+        flow: 2,
+        tag: 3,
+        urgency: 4,
+        tokens: Tokens(5),
+        bytes: 6,
+        within: Some((SubFlow::of(b"user"), 5)),
+    };
     let backlog = Backlog { requests: 2, tokens: Tokens(20), bytes: 200, oldest: Time(9), aside: 1 };
     let report = Report { waiting: vec![(LANE, backlog)], heads: vec![head], for_a_class: true, ..Report::default() };
     ledger.publish(&members, b, &report);

@@ -96,6 +96,19 @@ impl Checker<'_> {
     }
 }
 
+/// llm-d's headers that name a caller, the newer one first.
+const LLM_D_FAIRNESS_HEADERS: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
+
+fn fairness_headers(config: &Config) -> Vec<String> {
+    let Some(header) = config.fairness_header.as_ref().map(|header| header.to_ascii_lowercase()) else {
+        return Vec::new();
+    };
+    if LLM_D_FAIRNESS_HEADERS.contains(&&*header) {
+        return LLM_D_FAIRNESS_HEADERS.map(str::to_owned).to_vec();
+    }
+    vec![header]
+}
+
 pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
     let shape = problems.len();
     let mut check = Checker { problems, shape };
@@ -104,8 +117,10 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
     let lanes = lanes::lanes(config, &mut check);
     let tenant_sources = sources::sources(&config.tenant.sources, &mut check);
     check_tenant_name("tenant.default", &config.tenant.default, &mut check);
-    if let Some(header) = &config.lane_header {
-        check_header("lane_header".to_owned(), header, &mut check);
+    for (field, header) in [("lane_header", &config.lane_header), ("fairness_header", &config.fairness_header)] {
+        if let Some(header) = header {
+            check_header(field.to_owned(), header, &mut check);
+        }
     }
     check_body_and_reject(config, &mut check);
     view::check(&config.view, &mut check);
@@ -128,6 +143,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         tenant_sources,
         default_tenant: config.tenant.default.clone(),
         lane_header: config.lane_header.as_ref().map(|header| header.to_ascii_lowercase()),
+        fairness_headers: fairness_headers(config),
         tag_body: config.tag_body,
         force_usage: config.force_usage,
         hold_limit: config.body.hold_limit,

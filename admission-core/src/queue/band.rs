@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
+use super::flow::{Entry, Flow, Place};
 use super::{FlowId, Ticket};
-use crate::ledger::TallyKey;
+use crate::ledger::{Starts, TallyKey};
 
 /// Why a flow stands aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +23,6 @@ const MOST_OF_A_FLOW: usize = 64;
 
 /// Waiters of a band that are looked at, at most, for one that fits.
 const MOST_LOOKED_AT: usize = 256;
-
-/// Requests of one tenant, and of the same classes.
-#[derive(Debug)]
-struct Flow {
-    waiters: BTreeSet<(u64, Ticket)>,
-    weight: u32,
-    tag: u64,
-    aside: Option<Aside>,
-}
 
 /// Flows by tag and by the urgency of their first.
 type InOrder = BTreeSet<(u64, u64, FlowId)>;
@@ -50,72 +42,74 @@ pub(super) struct Band {
     pub(super) span: u64,
 }
 
-impl Flow {
-    fn aside(&self) -> u64 {
-        self.aside.map_or(0, |_| self.waiters.len() as u64)
-    }
-}
-
 impl Band {
     pub(super) fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
     /// Adds a waiter whose tenant has a weight and starts at a tag; one that opens a flow that has to step aside does so.
-    pub(super) fn push(&mut self, id: &FlowId, waiter: (u64, Ticket), weight: u32, tag: u64, aside: Option<Aside>) {
-        let flow = self.lift(id).unwrap_or(Flow { waiters: BTreeSet::new(), weight, tag, aside });
-        let mut flow = Flow { weight, tag, ..flow };
-        flow.waiters.insert(waiter);
+    pub(super) fn push(&mut self, id: &FlowId, waiter: Entry, weight: u32, starts: Starts, aside: Option<Aside>) {
+        let mut flow = self.lift(id).unwrap_or_else(|| Flow::new(aside));
+        flow.weight = weight;
+        flow.add(waiter, starts);
         self.lay(id, flow);
     }
 
-    pub(super) fn take(&mut self, id: &FlowId, waiter: (u64, Ticket)) {
-        self.change(id, |flow| {
-            flow.waiters.remove(&waiter);
-        });
+    pub(super) fn take(&mut self, id: &FlowId, waiter: Entry) {
+        self.change(id, |flow| flow.remove(waiter));
     }
 
-    pub(super) fn retag(&mut self, id: &FlowId, tag: u64) {
-        self.change(id, |flow| flow.tag = tag);
+    pub(super) fn retag(&mut self, id: &FlowId, starts: Starts) {
+        self.change(id, |flow| flow.start_at(starts));
     }
 
     pub(super) fn step_aside(&mut self, id: &FlowId, aside: Aside) {
         self.change(id, |flow| flow.aside = Some(aside));
     }
 
-    /// The tag, the urgency and the ticket of the first of those that go on, among the first [`MOST_LOOKED_AT`].
-    pub(super) fn first(&self, goes: impl Fn(Ticket) -> bool) -> Option<(u64, u64, Ticket)> {
-        let mut best: Option<(u64, u64, Ticket)> = None;
+    /// The first of those that go on, among the first [`MOST_LOOKED_AT`].
+    pub(super) fn first(&self, goes: impl Fn(Ticket) -> bool) -> Option<Place> {
+        let mut best: Option<(Place, &FlowId)> = None;
         let mut lowest = None;
         let mut left = MOST_LOOKED_AT;
         for (tag, urgency, id) in &self.ready {
             let is_near = lowest.is_some_and(|lowest: u64| tag.saturating_sub(lowest) < self.span);
-            if left == 0 || !is_near && best.is_some_and(|best| (best.0, best.1) <= (*tag, *urgency)) {
+            if left == 0 || !is_near && best.is_some_and(|(best, _)| (best.tag, best.urgency) <= (*tag, *urgency)) {
                 break;
             }
             let Some(flow) = self.flows.get(id) else { continue };
             let mut looked_at =
-                flow.waiters.iter().take(left.min(MOST_OF_A_FLOW)).inspect(|_| left = left.saturating_sub(1));
-            let first = looked_at.find(|(_, ticket)| goes(*ticket)).map(|(urgency, ticket)| (*tag, *urgency, *ticket));
+                flow.waiters().take(left.min(MOST_OF_A_FLOW)).inspect(|_| left = left.saturating_sub(1));
+            let first = looked_at.find(|place| goes(place.ticket)).map(|place| (place, id));
             lowest = lowest.or(first.map(|_| *tag));
-            best = best.into_iter().chain(first).min_by_key(|one| (if is_near { 0 } else { one.0 }, one.1, one.2));
+            best = best
+                .into_iter()
+                .chain(first)
+                .min_by_key(|(one, _)| (if is_near { 0 } else { one.tag }, one.urgency, one.ticket));
         }
-        best
+        let (best, id) = best?;
+        Some(self.first_within(best, id, goes))
     }
 
-    /// Waiters in line, in order, as far as [`MOST_LOOKED_AT`]: tag, urgency and ticket.
-    pub(super) fn in_line(&self) -> impl Iterator<Item = (u64, u64, Ticket)> {
-        let flows = self.ready.iter().filter_map(|(tag, _, id)| Some((*tag, self.flows.get(id)?)));
-        let waiters = flows.flat_map(|(tag, flow)| {
-            flow.waiters.iter().take(MOST_OF_A_FLOW).map(move |(urgency, ticket)| (tag, *urgency, *ticket))
-        });
-        waiters.take(MOST_LOOKED_AT)
+    /// The first of a tenant's waiters in line that go on, given the one that goes first by its flow.
+    // Why asked: its flows by class start at one tag, and its sub-flows take turns over all of these.
+    fn first_within(&self, best: Place, (tenant, _): &FlowId, goes: impl Fn(Ticket) -> bool) -> Place {
+        let in_line = self.flows_from(tenant).filter(|flow| flow.aside.is_none() && flow.is_parted());
+        let firsts = in_line.filter_map(|flow| flow.waiters().take(MOST_OF_A_FLOW).find(|place| goes(place.ticket)));
+        let first = firsts.chain([best]).min_by_key(|place| (place.within, place.urgency, place.ticket));
+        first.unwrap_or(best)
+    }
+
+    /// Waiters in line, in order, as far as [`MOST_LOOKED_AT`].
+    pub(super) fn in_line(&self) -> impl Iterator<Item = Place> {
+        let flows = self.ready.iter().filter_map(|(.., id)| self.flows.get(id));
+        flows.flat_map(|flow| flow.waiters().take(MOST_OF_A_FLOW)).take(MOST_LOOKED_AT)
     }
 
     /// Waiters of a flow, in order, as far as [`MOST_LOOKED_AT`]; none when it stands aside.
-    pub(super) fn in_line_of(&self, id: &FlowId) -> impl Iterator<Item = (u64, Ticket)> {
+    pub(super) fn in_line_of(&self, id: &FlowId) -> impl Iterator<Item = Place> {
         let flow = self.flows.get(id).filter(|flow| flow.aside.is_none());
-        flow.into_iter().flat_map(|flow| flow.waiters.iter().copied()).take(MOST_LOOKED_AT)
+        flow.into_iter().flat_map(Flow::waiters).take(MOST_LOOKED_AT)
     }
 
     pub(super) fn step_back(&mut self, tenant: &str) -> bool {
@@ -135,8 +129,8 @@ impl Band {
     }
 
     /// The first waiters of a tenant's flows that stand aside for its own caps.
-    pub(super) fn firsts_aside<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = (u64, Ticket)> {
-        self.of_tenant_aside(tenant).filter_map(|id| self.flows.get(id)?.waiters.first().copied())
+    pub(super) fn firsts_aside<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = Place> {
+        self.of_tenant_aside(tenant).filter_map(|id| self.flows.get(id)?.first())
     }
 
     pub(super) fn tenants_aside<'a>(
@@ -159,17 +153,21 @@ impl Band {
     ) -> impl Iterator<Item = (&'a FlowId, Ticket)> {
         let start = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.clone()));
         let behind = self.flows.range((start, Bound::Unbounded));
-        behind.filter_map(|(id, flow)| Some((id, flow.waiters.first()?.1))).take(most)
+        behind.filter_map(|(id, flow)| Some((id, flow.first()?.ticket))).take(most)
     }
 
     pub(super) fn flows_of<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = Ticket> {
-        let start: FlowId = (tenant.into(), Rc::default());
-        let own = self.flows.range(start..).take_while(move |((other, _), _)| **other == *tenant);
-        own.filter_map(|(_, flow)| Some(flow.waiters.first()?.1))
+        self.flows_from(tenant).filter_map(|flow| Some(flow.first()?.ticket))
     }
 
-    pub(super) fn tag_of(&self, id: &FlowId) -> Option<u64> {
-        self.flows.get(id).map(|flow| flow.tag)
+    fn flows_from<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = &'a Flow> {
+        let start: FlowId = (tenant.into(), Rc::default());
+        let own = self.flows.range(start..).take_while(move |((other, _), _)| **other == *tenant);
+        own.map(|(_, flow)| flow)
+    }
+
+    pub(super) fn starts_of(&self, id: &FlowId) -> Option<Starts> {
+        self.flows.get(id).map(|flow| *flow.starts())
     }
 
     pub(super) fn aside_of(&self, id: &FlowId) -> Option<Aside> {
@@ -181,17 +179,17 @@ impl Band {
     }
 
     pub(super) fn waiting_in(&self, id: &FlowId) -> u64 {
-        self.flows.get(id).map_or(0, |flow| flow.waiters.len() as u64)
+        self.flows.get(id).map_or(0, |flow| flow.len() as u64)
     }
 
     /// The last waiter of the flow that has most waiting for its weight, if that is more than these are for theirs. A flow
     /// keeps one in any case.
     pub(super) fn last_beyond(&self, waiting: u64, weight: u32) -> Option<Ticket> {
-        let load = |flow: &Flow, weight: u32| (flow.waiters.len() as u64).saturating_mul(u64::from(weight));
-        let several = self.flows.values().filter(|flow| flow.waiters.len() > 1);
+        let load = |flow: &Flow, weight: u32| (flow.len() as u64).saturating_mul(u64::from(weight));
+        let several = self.flows.values().filter(|flow| flow.len() > 1);
         let flow = several.max_by(|one, other| load(one, other.weight).cmp(&load(other, one.weight)))?;
         let is_more = load(flow, weight) > waiting.saturating_mul(u64::from(flow.weight));
-        flow.waiters.last().filter(|_| is_more).map(|(_, ticket)| *ticket)
+        flow.waiters().next_back().filter(|_| is_more).map(|place| place.ticket)
     }
 
     /// Waiters that stand aside.
@@ -220,9 +218,9 @@ impl Band {
     fn lift(&mut self, id: &FlowId) -> Option<Flow> {
         let flow = self.flows.remove(id)?;
         self.weights = self.weights.saturating_sub(u64::from(flow.weight));
-        self.aside = self.aside.saturating_sub(flow.aside());
-        let urgency = flow.waiters.first().map_or(0, |(urgency, _)| *urgency);
-        let key = (flow.tag, urgency, id.clone());
+        self.aside = self.aside.saturating_sub(flow.count_aside());
+        let urgency = flow.first().map_or(0, |first| first.urgency);
+        let key = (flow.tag(), urgency, id.clone());
         match flow.aside {
             None => {
                 self.ready.remove(&key);
@@ -244,8 +242,8 @@ impl Band {
 
     /// Puts a flow into the order it belongs to; an empty one is gone.
     fn lay(&mut self, id: &FlowId, flow: Flow) {
-        let Some((urgency, _)) = flow.waiters.first() else { return };
-        let key = (flow.tag, *urgency, id.clone());
+        let Some(first) = flow.first() else { return };
+        let key = (first.tag, first.urgency, id.clone());
         match flow.aside {
             None => {
                 self.ready.insert(key);
@@ -258,7 +256,7 @@ impl Band {
             }
         }
         self.weights = self.weights.saturating_add(u64::from(flow.weight));
-        self.aside = self.aside.saturating_add(flow.aside());
+        self.aside = self.aside.saturating_add(flow.count_aside());
         self.flows.insert(id.clone(), flow);
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Band, FlowId, Queue, Ticket, Waiter, Waiting};
 use crate::decide::{Room, Rooms};
-use crate::ledger::Yielding;
+use crate::ledger::{SubFlow, Yielding};
 use crate::outcome::Refusal;
 use crate::policy::Lane;
 use crate::units::{Blocks, Millis, Time, Tokens};
@@ -138,7 +138,7 @@ impl Queue {
     // first go first.
     pub(super) fn yielding(&self) -> Vec<Yielding> {
         let of_band = |band: &Band| {
-            let waiting = band.in_line().filter_map(|place| Some((self.waiting.get(&place.2)?, place)));
+            let waiting = band.in_line().filter_map(|place| Some((self.waiting.get(&place.ticket)?, place)));
             let yields = waiting.filter(|(waiting, _)| waiting.yields(&self.rooms));
             let mut yields = yields.filter_map(|(waiting, place)| Some((waiting.needs(&self.rooms)?.0, place)));
             let first = yields.next();
@@ -146,22 +146,28 @@ impl Queue {
             let least = least.filter(|least| first.is_some_and(|first| least.0 < first.0));
             let both = first.into_iter().chain(least);
             both.filter_map(move |(blocks, place)| {
-                let steered = self.waiting.get(&place.2)?.waiter.can_be_steered;
+                let steered = self.waiting.get(&place.ticket)?.waiter.can_be_steered;
                 self.candidate(place).map(|candidate| Yielding { head: candidate.head, blocks, steered })
             })
         };
         self.bands.values().flat_map(of_band).collect()
     }
 
-    /// The least blocks of those in line that came for the same lane in the same flow and go before one that is so urgent; none
-    /// of a waiter that keeps the line.
-    pub(crate) fn least_before(&self, lane: &Lane, flow: &FlowId, urgency: u64) -> Option<Blocks> {
+    /// The least blocks of those in line that came for the same lane in the same flow and go before one of a sub-flow that is so
+    /// urgent; none of a waiter that keeps the line.
+    pub(crate) fn least_before(
+        &self,
+        lane: &Lane,
+        flow: &FlowId,
+        (sub, urgency): (Option<SubFlow>, u64),
+    ) -> Option<Blocks> {
         let band = self.bands.get(&(lane.position, lane.key))?;
-        let before = band.in_line_of(flow).take_while(|(other, _)| *other <= urgency);
+        let within = band.starts_of(flow)?.within(sub);
+        let before = band.in_line_of(flow).take_while(|other| (other.within, other.urgency) <= (within, urgency));
         // Why one is enough: what is not counted keeps no request from starting.
         let is_counted = self.rooms.iter().any(|rooms| rooms.steered.or(rooms.unsteered).is_some());
         let looked_at = before.take(if is_counted { usize::MAX } else { 1 });
-        let waiting = looked_at.filter_map(|(_, ticket)| self.waiting.get(&ticket));
+        let waiting = looked_at.filter_map(|place| self.waiting.get(&place.ticket));
         let needs = |waiting: &Waiting| match waiting.needs(&self.rooms) {
             Some((blocks, _)) if waiting.hold().is_none() => blocks,
             _ => Blocks(0),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::band::Band;
 use super::{Aside, FlowId, Queue, Ticket, Waiter};
 use crate::decide::flow_of;
-use crate::ledger::{LaneKey, Large};
+use crate::ledger::{LaneKey, Large, Starts};
 use crate::policy::Lane;
 use crate::units::Time;
 
@@ -71,11 +71,12 @@ impl Queue {
     }
 
     /// The tag of a waiter's flow, and why it has stepped aside, if it has.
-    pub(crate) fn place_of(&self, ticket: Ticket) -> (u64, Option<Aside>) {
+    pub(crate) fn place_of(&self, ticket: Ticket) -> (Starts, Option<Aside>) {
         let waiting = self.waiting.get(&ticket);
         let band = waiting.and_then(|waiting| self.bands.get(&(waiting.climb.band, waiting.waiter.lane.key)));
-        let place = waiting.zip(band).map(|(waiting, band)| (band.tag_of(&waiting.flow), band.aside_of(&waiting.flow)));
-        place.map_or((0, None), |(tag, aside)| (tag.unwrap_or_default(), aside))
+        let place =
+            waiting.zip(band).map(|(waiting, band)| (band.starts_of(&waiting.flow), band.aside_of(&waiting.flow)));
+        place.map_or_else(Default::default, |(starts, aside)| (starts.unwrap_or_default(), aside))
     }
 
     /// The newest waiter of those that came for one of these lanes.

@@ -46,6 +46,7 @@ fn waiter(policy: &Policy, random: &mut fastrand::Rng, now: Time) -> Waiter {
         bytes: prompt.0 * 4,
         kept_bytes: prompt.0 * 4,
         deadline: random.bool().then(|| Millis(random.u64(100..5_000))),
+        sub: None,
         arrived: now,
     }
 }
@@ -180,7 +181,7 @@ fn it_says_what_a_look_at_every_waiter_says() {
         for number in 0..150 {
             now.0 += random.u64(0..60);
             let tag = random.u64(..50);
-            queue.climb(now, |_| tag);
+            queue.climb(now, |_| Starts::at(tag));
             plain.climb(now, tag);
             let tickets: Vec<Ticket> = queue.tickets().collect();
             let some = tickets.get(random.usize(..tickets.len().max(1))).copied();
@@ -190,7 +191,7 @@ fn it_says_what_a_look_at_every_waiter_says() {
                     plain.forget(ticket);
                 }
                 (5, Some(ticket)) => {
-                    queue.retag(ticket, tag);
+                    queue.retag(ticket, Starts::at(tag));
                     plain.flows.get_mut(&plain.places[&ticket]).unwrap().0 = tag;
                 }
                 (6, Some(ticket)) => {
@@ -215,7 +216,7 @@ fn it_says_what_a_look_at_every_waiter_says() {
                     let aside = (random.u8(..8) == 0).then_some(Aside::Tenant);
                     plain.put(ticket, &waiter, tag, aside, now);
                     plain.waiting.push((ticket, waiter.clone(), Time(now.0 + waiter.patience().0)));
-                    queue.push(ticket, waiter, tag, aside, now);
+                    queue.push(ticket, waiter, Starts::at(tag), aside, now);
                 }
             }
             compare(&queue, &plain, &policy, now);
@@ -237,7 +238,7 @@ fn classes_step_back_in_line_one_flow_at_a_time() {
         waiter.tenant_key = tenant.into();
         waiter.lane = Arc::clone(policy.line_up().at(0));
         waiter.classes = policy.only_pool().unwrap().classes_of(None, Tokens(900));
-        queue.push(Ticket(number), waiter, 3 - number, Some(Aside::Class), Time(0));
+        queue.push(Ticket(number), waiter, Starts::at(3 - number), Some(Aside::Class), Time(0));
     }
     let first = |queue: &Queue| queue.candidates().next().map(|candidate| candidate.ticket);
     assert_eq!(first(&queue), None);

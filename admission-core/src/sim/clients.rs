@@ -13,6 +13,8 @@ pub struct Stream {
     pub tenant: &'static str,
     /// Under which they go.
     pub lane: &'static str,
+    /// Key that parts them from others of the tenant.
+    pub key: Option<&'static str>,
     /// When they come.
     pub load: Load,
     /// Tokens of a prompt, from and to.
@@ -69,6 +71,7 @@ impl Default for Stream {
             name: "chat",
             tenant: "acme",
             lane: "standard",
+            key: None,
             load: Load::PerSecond(vec![(0, 1.0)]),
             prompt: (100, 300),
             output: (50, 150),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::decide::Ask;
 use crate::directory::Directory;
+use crate::ledger::SubFlow;
 use crate::outcome::Refusal;
 use crate::policy::Policy;
 use crate::queue::Ticket;
@@ -134,6 +135,7 @@ pub(super) fn waiter(policy: &Policy, stream: &Stream, ask: Ask, now: Time) -> O
         bytes: ask.prompt.0 * 4,
         kept_bytes: ask.prompt.0 * 4,
         deadline: stream.ttft.map(Millis),
+        sub: stream.key.map(|key| SubFlow::of(key.as_bytes())),
         arrived: now,
     })
 }

@@ -41,6 +41,8 @@ pub(super) struct Facts {
     /// Which of the policies it is held to.
     pub(super) policy: usize,
     pub(super) tenant: &'static str,
+    /// Key that parts its tenant's requests, where there is one.
+    pub(super) key: Option<&'static str>,
     /// Position of its lane, the highest being 0.
     pub(super) lane: usize,
     pub(super) amount: Amount,

@@ -47,6 +47,7 @@ fn arrival(tenant: &str, lane: Option<&str>, objective: Option<&str>, path: &str
         encoded: false,
         spoofed: false,
         ttft_deadline: None,
+        sub: None,
         no_queue: false,
     }
 }

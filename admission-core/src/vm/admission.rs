@@ -153,8 +153,8 @@ impl Vm {
 
     fn undo(&mut self, store: &impl Store, denied: &Denied, lease: &Lease, holder: Holder, now: Time) {
         if denied.tenant_charged {
-            let Lease { tenant_key: key, lane, amount, tenant_rates, weight, cost, lanes, .. } = lease.clone();
-            let flow = Some((lease.flow(), weight));
+            let Lease { tenant_key: key, lane, amount, tenant_rates, cost, lanes, .. } = lease.clone();
+            let flow = Some(lease.flow());
             let budget = Some(Settlement::between(&tenant_rates, flow, cost, Cost::default()));
             let (kind, frees) = (Kind::Refund, Frees::Tenant(lanes));
             let (tallies, begun) = (Vec::new(), Vec::new());
@@ -223,7 +223,7 @@ impl Vm {
         };
         let for_pool = Frees::Pool(Arc::clone(&lease.pool), Arc::clone(&lease.lanes));
         let for_tenant = Frees::Tenant(Arc::clone(&lease.lanes));
-        let flow = Some((lease.flow(), lease.weight));
+        let flow = Some(lease.flow());
         let of_pool = change(&lease.pool_key, &lease.pool_rates, None, for_pool, evicted);
         let of_tenant = change(&lease.tenant_key, &lease.tenant_rates, flow, for_tenant, None);
         // The tenant first: whoever is woken for the pool finds what its tenant has got back.
@@ -235,7 +235,7 @@ impl Vm {
 }
 
 fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> Lease {
-    let Request { ask, rules, tenant_key, bytes, .. } = *request;
+    let Request { ask, rules, tenant_key, bytes, sub, .. } = *request;
     let lane: LaneKey = rules.lane.key;
     Lease {
         tenant_key: tenant_key.into(),
@@ -255,6 +255,7 @@ fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> L
         bytes: counted_bytes(rules.lane, bytes),
         // Why not one that has climbed: it would come back, age and be evicted again for as long as higher lanes flood.
         preemptible: rules.lane.preemptible && band.level >= rules.lane.level,
+        sub,
         weight: rules.tenant.weight,
         cached_cost: rules.tenant.cached_cost.unwrap_or(WHOLE_TOKEN),
         tenant_rates: Arc::clone(&rules.tenant.rates),

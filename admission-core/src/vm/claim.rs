@@ -4,7 +4,7 @@ use super::lease::Lease;
 use crate::budget::Spent;
 use crate::decide::Held;
 use crate::endpoint::Endpoint;
-use crate::ledger::{Begun, Evictable, FlowKey, Ledger, Report};
+use crate::ledger::{Begun, Evictable, Flow, Ledger, Report};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::store::{self, Store, StoreError, Version};
@@ -13,7 +13,7 @@ use crate::units::{Millis, Time, Tokens};
 /// What a request is to be charged.
 pub(super) struct Claim<'a> {
     pub(super) lease: &'a Lease,
-    pub(super) flow: FlowKey,
+    pub(super) flow: Flow,
     /// Who waits in this VM from then on; `None` for one that did not wait.
     pub(super) report: Option<&'a Report>,
 }
@@ -64,7 +64,7 @@ impl Claim<'_> {
         judge: impl Fn(Held<'_>) -> Result<Option<Endpoint>, Refusal>,
         now: Time,
     ) -> Result<Granted, Denied> {
-        let Lease { tenant_key, tenant_rates, pool_rates, pool_key, weight, lane, amount, cost, .. } = self.lease;
+        let Lease { tenant_key, tenant_rates, pool_rates, pool_key, lane, amount, cost, .. } = self.lease;
         let failed = |error: StoreError| Denied::before_charging(contention(&error));
         let virtual_time = pool_seen.virtual_time(self.lease.level_key());
         let (tenant_before, spent) = store::update(store, tenant_key, |tenant: &mut Ledger| {
@@ -73,14 +73,14 @@ impl Claim<'_> {
             tenant.charge(members, holder, *lane, *amount);
             tenant.spend(tenant_rates, *cost, now);
             match starts {
-                Starts::Request { .. } => tenant.serve_flow(self.flow, virtual_time, *weight, cost.tokens),
-                Starts::Nothing => tenant.settle_flow(self.flow, *weight, Tokens(0), cost.tokens, false),
+                Starts::Request { .. } => tenant.serve_flow(self.flow, virtual_time, cost.tokens),
+                Starts::Nothing => tenant.settle_flow(self.flow, Tokens(0), cost.tokens, false),
             }
             Ok((before, tenant.spent()))
         })
         .map_err(failed)?
         .map_err(Denied::before_charging)?;
-        let tag = tenant_before.start_tag(self.flow, virtual_time);
+        let tag = tenant_before.start_tag(self.flow.key, virtual_time);
         let charged = store::update_from(store, pool_key, (pool_seen, version), |pool_now: &mut Ledger| {
             let endpoint = judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
             pool_now.admit(members, holder, *lane, *amount);

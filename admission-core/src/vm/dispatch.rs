@@ -8,7 +8,7 @@ use super::hold::end_hold;
 use super::{Admission, Note, Vm, Wake};
 use crate::decide::{Line, span_across_tenants, tenant_lets};
 use crate::gather::gather;
-use crate::ledger::{LaneKey, Ledger};
+use crate::ledger::{LaneKey, Ledger, Starts};
 use crate::members::Holder;
 use crate::outcome::{Detail, Limit, Obstacle, Reason, Refusal, Retry};
 use crate::queue::{Aside, Candidate, Queue, Ticket, Waiter, Waiting};
@@ -95,6 +95,7 @@ impl Vm {
         progress.refused.extend(self.expire(store, now));
         let aside = self.next_tenants_aside();
         self.ask_tenants(store, &aside, now);
+        self.name_firsts_again(store, &aside);
         let keys: BTreeSet<_> = gather(self.queues.iter().map(|(key, queue)| (queue.highest_band(), Rc::clone(key))));
         for (_, key) in keys {
             self.look_at_some(store, &key);
@@ -123,6 +124,17 @@ impl Vm {
         let Ok((ledger, _)) = store::read::<Ledger>(store, tenant) else { return false };
         let firsts = self.queues.values().flat_map(|queue| queue.firsts_aside(tenant));
         firsts.into_iter().any(|waiter| tenant_lets(&waiter.ask, waiter.rules(), (&ledger, &self.members), now))
+    }
+
+    /// Names the first of a tenant's waiters again where a header parts them: which one that is changes with each start of another VM.
+    fn name_firsts_again(&mut self, store: &impl Store, tenants: &[Rc<str>]) {
+        for tenant in tenants {
+            let mut firsts = self.queues.values().flat_map(|queue| queue.firsts_aside(tenant));
+            if firsts.any(|waiter| waiter.sub.is_some()) {
+                self.look_at_tenant(store, tenant);
+                self.publish_blocked(store, tenant);
+            }
+        }
     }
 
     /// Looks where the tenants of some flows start now, others with every poll: what their answers gave back elsewhere
@@ -217,8 +229,8 @@ impl Vm {
         };
         // The tag of the last look may be old: others of the tenant may have started or ended elsewhere.
         let Ok((tenant, _)) = store::read::<Ledger>(store, &waiting.waiter.tenant_key) else { return Go::Stop };
-        let tag = tenant.start_tag(waiting.flow_key(), seen.virtual_time(waiting.band_lane().level_key));
-        queue.retag(ticket, tag);
+        let starts = tenant.starts(waiting.flow_key(), seen.virtual_time(waiting.band_lane().level_key));
+        queue.retag(ticket, starts);
         if self.first(store, queue, &seen, &round.closed, now).is_some_and(|(first, _)| first != ticket) {
             return Go::On;
         }
@@ -235,7 +247,7 @@ impl Vm {
                 Go::On
             }
             Err(refusal) => {
-                queue.put_back(ticket, waiting.clone(), tag, None);
+                queue.put_back(ticket, waiting.clone(), starts, None);
                 self.stays(store, (key, queue), (ticket, &waiting, refusal), round, now)
             }
         }
@@ -315,7 +327,7 @@ impl Vm {
         let Waiter { pool, lanes, .. } = &waiting.waiter;
         let picture = self.picture(store, pool);
         let bound = Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).climbers_bound();
-        queue.bind(bound, |waiting| tag_in(store, seen, waiting));
+        queue.bind(bound, |waiting| starts_in(store, seen, waiting));
     }
 
     /// Lets short requests pass those of other tenants in the lanes that say so, while enough wait.
@@ -410,21 +422,21 @@ fn look_at(store: &impl Store, queue: &mut Queue, tickets: &[Ticket]) {
         let (Ok(tenant), Ok(pool)) = (ledger(&waiting.waiter.tenant_key), ledger(&waiting.waiter.pool.key)) else {
             return;
         };
-        let tag = tenant.start_tag(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key));
-        queue.retag(*ticket, tag);
+        let starts = tenant.starts(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key));
+        queue.retag(*ticket, starts);
     }
 }
 
 /// Lets those climb whose time has come; returns the tenants of those among them that stood aside for these.
 fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) -> BTreeSet<Rc<str>> {
     let seen = store::read::<Ledger>(store, key).map(|(seen, _)| seen).unwrap_or_default();
-    queue.climb(now, |waiting| tag_in(store, &seen, waiting))
+    queue.climb(now, |waiting| starts_in(store, &seen, waiting))
 }
 
-/// The tag at which the tenant of a waiter starts in the lane that this counts as.
-fn tag_in(store: &impl Store, pool: &Ledger, waiting: &Waiting) -> u64 {
+/// The tags at which the tenant of a waiter starts in the lane that this counts as.
+fn starts_in(store: &impl Store, pool: &Ledger, waiting: &Waiting) -> Starts {
     let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
-    tenant.unwrap_or_default().start_tag(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key))
+    tenant.unwrap_or_default().starts(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key))
 }
 
 /// Notes whether the pool has a worker: the time that its waiters may wait depends on it.

@@ -86,7 +86,7 @@ impl Vm {
 /// others are faster at ends as it was planned.
 pub(super) fn end_hold(store: &impl Store, key: &str, waiting: &Waiting, now: Time) {
     let Some(hold) = waiting.hold() else { return };
-    let flow = waiting.flow_key();
+    let flow = waiting.charged();
     let ended = store::update(store, key, |ledger: &mut Ledger| {
         ledger.end_hold(hold.from, now);
         Ok::<_, Infallible>(ledger.virtual_time(waiting.band_lane().level_key))
@@ -97,9 +97,9 @@ pub(super) fn end_hold(store: &impl Store, key: &str, waiting: &Waiting, now: Ti
         Err(_) | Ok(Err(_)) => store::read::<Ledger>(store, key)
             .map_or(0, |(ledger, _)| ledger.virtual_time(waiting.band_lane().level_key)),
     };
-    let (cost, weight) = (hold.cost(), waiting.waiter.limits.weight);
+    let cost = hold.cost();
     let charged = store::update(store, &waiting.waiter.tenant_key, |tenant: &mut Ledger| {
-        tenant.serve_flow(flow, virtual_time, weight, cost);
+        tenant.serve_flow(flow, virtual_time, cost);
         Ok::<_, Infallible>(())
     });
     drop(charged);

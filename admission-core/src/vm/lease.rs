@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::claim::Claim;
 use crate::budget::Rates;
 use crate::decide::MOST_TOKENS;
-use crate::ledger::{Amount, Begun, Cost, Evictable, FlowKey, LaneKey, Ledger, Report, TallyKey};
+use crate::ledger::{Amount, Begun, Cost, Evictable, Flow, FlowKey, LaneKey, Ledger, Report, SubFlow, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::{BudgetUnit, Lane, Lanes, Pool};
 use crate::units::{Blocks, Millis, Time, Tokens};
@@ -42,6 +42,8 @@ pub(super) struct Lease {
     pub(super) bytes: u64,
     /// It may be evicted until its answer begins.
     pub(super) preemptible: bool,
+    /// Part of its tenant's requests that it is charged to, where a header names one.
+    pub(super) sub: Option<SubFlow>,
     pub(super) weight: u32,
     /// Thousandths of a token that a cached prompt token costs.
     pub(super) cached_cost: u32,
@@ -57,8 +59,9 @@ impl Lease {
         Claim { lease: self, flow: self.flow(), report }
     }
 
-    pub(super) fn flow(&self) -> FlowKey {
-        FlowKey::of(&self.pool_key, self.level_key())
+    pub(super) fn flow(&self) -> Flow {
+        let key = FlowKey::of(&self.pool_key, self.level_key());
+        Flow { key, sub: self.sub, weight: self.weight }
     }
 
     /// Key of the level of the lane it counted as when it started, see [`Lane::level`](crate::policy::Lane::level).
@@ -167,8 +170,8 @@ pub(super) enum Frees {
 #[derive(Clone, Debug)]
 pub(super) struct Settlement {
     pub(super) rates: Arc<Rates>,
-    /// Flow of the tenant, and its weight; a pool has none.
-    pub(super) flow: Option<(FlowKey, u32)>,
+    /// Flow of the tenant; a pool has none.
+    pub(super) flow: Option<Flow>,
     /// Cost that was charged when the request started.
     pub(super) charged: Cost,
     /// Cost that should have been.
@@ -177,7 +180,7 @@ pub(super) struct Settlement {
 
 impl Settlement {
     /// From what was spent to what should have been.
-    pub(super) fn between(rates: &Arc<Rates>, flow: Option<(FlowKey, u32)>, charged: Cost, right: Cost) -> Self {
+    pub(super) fn between(rates: &Arc<Rates>, flow: Option<Flow>, charged: Cost, right: Cost) -> Self {
         Self { rates: Arc::clone(rates), flow, charged, right }
     }
 }

@@ -92,7 +92,7 @@ impl Vm {
             let most = elsewhere.max_by_key(|(_, _, backlog)| backlog.requests);
             return most.map_or(Given::Nothing, |(other, ..)| Given::Elsewhere(other));
         };
-        let (tag, aside) = queue.place_of(ticket);
+        let (starts, aside) = queue.place_of(ticket);
         let Some(taken) = queue.take(ticket) else { return Given::Nothing };
         let after = queue.report();
         let given = store::update(store, key, |ledger: &mut Ledger| {
@@ -101,7 +101,7 @@ impl Vm {
             Ok::<_, ()>(full)
         });
         let Ok(Ok(full)) = given else {
-            queue.put_back(ticket, taken, tag, aside);
+            queue.put_back(ticket, taken, starts, aside);
             return Given::Nothing;
         };
         queue.published = after;

@@ -63,6 +63,7 @@ impl Proxy {
             can_be_steered: true,
             bytes: 0,
             deadline: None,
+            sub: None,
         };
         vm.admit(&*self.store, &request, self.now).map(|admission| admission.lease).map_err(|refusal| refusal.reason)
     }

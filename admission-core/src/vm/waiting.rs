@@ -10,7 +10,7 @@ use super::room::{Room, has_room};
 use super::{Admission, Request, Vm, Wake};
 use crate::decide::{Held, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::forecast;
-use crate::ledger::{Backlog, FlowKey, Ledger};
+use crate::ledger::{Backlog, FlowKey, Ledger, Starts};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::policy::{Lane, QueueLimits};
@@ -45,9 +45,15 @@ impl Waiter {
     }
 
     pub(crate) fn request(&self) -> Request<'_> {
-        let Self { ask, tenant_key, can_be_steered, bytes, deadline, .. } = self;
-        let (ask, can_be_steered, bytes, deadline) = (*ask, *can_be_steered, *bytes, *deadline);
-        Request { ask, rules: self.rules(), tenant_key, can_be_steered, bytes, deadline }
+        Request {
+            ask: self.ask,
+            rules: self.rules(),
+            tenant_key: &self.tenant_key,
+            can_be_steered: self.can_be_steered,
+            bytes: self.bytes,
+            deadline: self.deadline,
+            sub: self.sub,
+        }
     }
 
     pub(super) fn key(&self) -> Rc<str> {
@@ -143,7 +149,7 @@ impl Vm {
             _ => None,
         };
         let band = waiter.lane.level_key;
-        let tag = tenant.start_tag(FlowKey::of(&key, band), seen.virtual_time(band));
+        let starts = tenant.starts(FlowKey::of(&key, band), seen.virtual_time(band));
         let mut queue = self.queues.remove(&key).unwrap_or_default();
         note_emptiness(&mut queue, refused.reason, now);
         let picture = self.picture(store, &waiter.pool);
@@ -152,7 +158,7 @@ impl Vm {
             queue.note_room(&waiter, waiter.lane.position, refused, known.block_size(&waiter.pool));
         }
         let turn = newcomer(Some(&queue), &waiter.request(), waiter.arrived);
-        queue.push(ticket, waiter.clone(), tag, aside, now);
+        queue.push(ticket, waiter.clone(), starts, aside, now);
         if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
             queue.extend(ticket, until);
         }
@@ -291,19 +297,19 @@ impl Vm {
         let Some(before) = self.queues.get_mut(&from).and_then(|queue| queue.take(ticket)) else { return };
         end_hold(store, &from, &before, now);
         let into = waiter.key();
-        let tag = self.start_tag(store, &waiter);
+        let starts = self.starts(store, &waiter);
         let tenants = [Rc::clone(&before.waiter.tenant_key), Rc::clone(&waiter.tenant_key)];
-        self.queues.entry(Rc::clone(&into)).or_default().push(ticket, waiter, tag, None, now);
+        self.queues.entry(Rc::clone(&into)).or_default().push(ticket, waiter, starts, None, now);
         tenants.iter().for_each(|tenant| self.publish_blocked(store, tenant));
         self.publish(store, &from);
         self.publish(store, &into);
     }
 
-    fn start_tag(&self, store: &impl Store, waiter: &Waiter) -> u64 {
+    fn starts(&self, store: &impl Store, waiter: &Waiter) -> Starts {
         let ledger = |key: &str| store::read::<Ledger>(store, key).map(|(ledger, _)| ledger).unwrap_or_default();
         let band = waiter.lane.level_key;
         let flow = FlowKey::of(&waiter.pool.key, band);
-        ledger(&waiter.tenant_key).start_tag(flow, ledger(&waiter.pool.key).virtual_time(band))
+        ledger(&waiter.tenant_key).starts(flow, ledger(&waiter.pool.key).virtual_time(band))
     }
 
     pub(super) fn queue_of(&self, ticket: Ticket) -> Option<Rc<str>> {
@@ -377,13 +383,21 @@ impl Vm {
 
 /// Where a request stands that has just come and finds these waiting in its VM.
 pub(super) fn newcomer<'a>(queue: Option<&Queue>, request: &Request<'a>, arrived: Time) -> Turn<'a> {
-    let Request { ask, rules, tenant_key, bytes, deadline, .. } = request;
+    let Request { ask, rules, tenant_key, bytes, deadline, sub, .. } = request;
     let urgency = urgency(rules.lane, ask, *deadline, arrived);
     let classes = rules.classes.iter().map(|class| class.key).collect();
     let alike = (Rc::from(*tenant_key), classes);
-    let behind_its_like = queue.and_then(|queue| queue.least_before(rules.lane, &alike, urgency));
-    let flow = flow_of(tenant_key);
-    Turn { band: rules.lane, has_climbed_far: false, flow, urgency, bytes: *bytes, waits_in: None, behind_its_like }
+    let behind_its_like = queue.and_then(|queue| queue.least_before(rules.lane, &alike, (*sub, urgency)));
+    Turn {
+        band: rules.lane,
+        has_climbed_far: false,
+        flow: flow_of(tenant_key),
+        sub: *sub,
+        urgency,
+        bytes: *bytes,
+        waits_in: None,
+        behind_its_like,
+    }
 }
 
 /// Time between starts in a lane while others waited, or between ends of requests in its pool.

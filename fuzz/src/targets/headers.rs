@@ -154,6 +154,7 @@ fn check_terms(lines: &Lines<'_>, path: &str) {
         encoded: false,
         spoofed: false,
         ttft_deadline: None,
+        sub: None,
         no_queue: false,
     };
     let route = policy.route(arrival.place(None, None), Route::default());
@@ -184,7 +185,7 @@ fn policy() -> &'static Policy {
     static POLICY: OnceLock<Policy> = OnceLock::new();
     POLICY.get_or_init(|| {
         let json = r#"{"lanes": [{"name": "interactive", "priority": 100}, {"name": "standard"}, {"name": "batch"}],
-            "default_lane": "standard", "lane_header": "x-lane", "objectives": {"nightly": "batch", "chat": "interactive"},
+            "default_lane": "standard", "lane_header": "x-lane", "fairness_header": "x-user", "objectives": {"nightly": "batch", "chat": "interactive"},
             "lane_rules": [{"path_prefix": "/v1/embeddings", "lane": "batch"}, {"model": "chat-*", "lane": "interactive"}],
             "tiers": {"free": {"max_in_flight": 9, "max_lane": "standard"}},
             "tenants": {"acme": {"max_in_flight": 9}, "night": {"max_in_flight": 9, "max_lane": "batch"}, "*": {"tier": "free"}},

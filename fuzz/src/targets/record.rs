@@ -11,7 +11,8 @@ use admission_core::directory::Directory;
 use admission_core::estimate::{Batch, Experience, Family, Inputs};
 use admission_core::keys::Keys;
 use admission_core::ledger::{
-    Amount, Backlog, Blocked, Cost, Evictable, FlowKey, Head, LaneKey, Large, Ledger, Report, TallyKey, Yielding,
+    Amount, Backlog, Blocked, Cost, Evictable, Flow, FlowKey, Head, LaneKey, Large, Ledger, Part, Report, SubFlow,
+    TallyKey, Yielding,
 };
 use admission_core::members::{Holder, Members, Observer};
 use admission_core::record::Record;
@@ -102,10 +103,11 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     ledger.untally(members, holder, TallyKey(1), 1);
     ledger.mark(WorkerKey(1), (1, 1), NOW);
     assert!(ledger.marked((1, 1), NOW).any(|worker| worker == WorkerKey(1)));
-    let flow = FlowKey(1);
-    ledger.serve_flow(flow, u64::MAX, 0, Tokens(u64::MAX));
-    ledger.settle_flow(flow, 1, Tokens(u64::MAX), Tokens(1), true);
-    let _ = (ledger.start_tag(flow, 1), ledger.finish_tag(flow));
+    let key = FlowKey(1);
+    let flow = Flow { key, sub: Some(SubFlow::of(b"key")), weight: 0 };
+    ledger.serve_flow(flow, u64::MAX, Tokens(u64::MAX));
+    ledger.settle_flow(flow, Tokens(u64::MAX), Tokens(1), true);
+    let _ = (ledger.starts(key, 1), ledger.finish_tag(key));
     let backlog = Backlog { requests: u64::MAX, tokens: Tokens(u64::MAX), bytes: u64::MAX, oldest: NOW, aside: 1 };
     let yielding = heads.iter().map(|head| Yielding { head: *head, blocks: Blocks(u64::MAX), steered: true }).collect();
     let (waiting, heads) = (vec![(LANE, backlog); 2], heads.to_vec());
@@ -121,7 +123,11 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
         let _ = ledger.time_to_start(LANE, (1, 1), members, at);
     }
     ledger.note_refusal((1, 1));
-    ledger.publish_blocked(members, holder, Some(Blocked { band: LANE, urgency: 1 }));
+    ledger.publish_blocked(
+        members,
+        holder,
+        Some(Blocked { band: LANE, urgency: 1, part: Some(Part { flow: key, sub: SubFlow::of(b"key") }) }),
+    );
     ledger.publish_evictable(
         members,
         holder,

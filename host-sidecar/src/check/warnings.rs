@@ -42,6 +42,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     policy::caps(config, &written.path, notes);
     policy::ceilings(config, &written.path, notes);
     policy::levels(config, &written.path, notes);
+    policy::fairness(config, &written.path, notes);
     policy::outdated(config, &written.path, notes);
     reserves::reserves(config, written, notes);
     policy::tenants(config, &written.path, notes);

@@ -12,6 +12,7 @@ mod certificate;
 mod control;
 mod eviction;
 mod failure_policy;
+mod fairness;
 mod faults;
 mod hostile;
 mod hot_change;

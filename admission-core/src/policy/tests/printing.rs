@@ -241,6 +241,7 @@ fn config(rng: &mut Rng) -> Config {
         tenants: tenants.into_iter().map(|(name, limits)| (name.to_owned(), limits)).collect(),
         default_lane: some(rng, |_| last.clone()),
         lane_header: some(rng, |_| "X-Lane".to_owned()),
+        fairness_header: some(rng, |_| "X-User".to_owned()),
         objectives: BTreeMap::from([("nightly".to_owned(), last.clone())]),
         lane_rules: list(rng, 2, |rng, _| LaneRuleConfig {
             model: Some("m*".into()),

@@ -148,9 +148,9 @@ impl Reference {
         own < rank || own == rank && waiter.vm == started.vm && self.came_first(waiter, started)
     }
 
-    /// Of two of one tenant and lane, where that is the order of its queue.
+    /// Of two of one tenant, key and lane, where that is the order of its queue.
     fn came_first(&self, waiter: &Facts, started: &Facts) -> bool {
-        let alike = (waiter.tenant, waiter.lane) == (started.tenant, started.lane);
+        let alike = (waiter.tenant, waiter.key, waiter.lane) == (started.tenant, started.key, started.lane);
         alike && self.rules().lane(waiter.lane).first_come && waiter.arrived < started.arrived
     }
 

@@ -6,6 +6,7 @@ use super::SECOND;
 use crate::sim::{Eyes, Load, Luck, Make, Returns, Scenario, Stream};
 
 const TENANTS: [&str; 3] = ["acme", "zeta", "noisy"];
+const KEYS: [&str; 3] = ["one", "other", "third"];
 const LANES: [&str; 3] = ["interactive", "standard", "batch"];
 
 /// Twelve seconds of it.
@@ -28,7 +29,7 @@ pub fn chaos(seed: u64) -> Scenario {
             sidecars: 1 + u64::from(rng.u8(..4) == 0),
             ..Eyes::default()
         },
-        streams: (0..rng.usize(1..=5)).map(|_| stream(lanes, rng)).collect(),
+        streams: parted((0..rng.usize(1..=5)).map(|_| stream(lanes, rng)).collect(), seed),
         lasts: 12 * SECOND,
         troubles: Vec::new(),
         luck,
@@ -169,7 +170,17 @@ fn stream(lanes: usize, rng: &mut fastrand::Rng) -> Stream {
         patience: rng.bool().then(|| rng.u64(50..5_000)),
         returns,
         can_be_steered: rng.u8(..4) > 0,
+        key: None,
     }
+}
+
+/// Streams, each with a key in every third scenario.
+fn parted(streams: Vec<Stream>, seed: u64) -> Vec<Stream> {
+    let rng = &mut fastrand::Rng::with_seed(seed ^ 0xfa1e);
+    if rng.u8(..3) > 0 {
+        return streams;
+    }
+    streams.into_iter().map(|stream| Stream { key: Some(KEYS[rng.usize(..KEYS.len())]), ..stream }).collect()
 }
 
 fn luck(rng: &mut fastrand::Rng) -> Luck {

@@ -412,6 +412,7 @@ impl World<'_> {
             vm: asking.vm,
             policy: asking.policy,
             tenant: stream.tenant,
+            key: stream.key,
             lane: self.reference.lane(stream.lane).unwrap_or(0),
             amount: Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) },
             can_be_steered: stream.can_be_steered,

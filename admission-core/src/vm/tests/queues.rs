@@ -14,6 +14,7 @@ mod fit;
 mod limits;
 mod pools;
 mod reserves;
+mod sub_flows;
 
 /// Lanes with queues over a pool of some requests in flight.
 fn proxy(max_in_flight: u64) -> Proxy {
@@ -58,6 +59,7 @@ impl Proxy {
             bytes: tokens,
             kept_bytes: tokens,
             deadline: None,
+            sub: None,
             arrived: self.now,
         }
     }

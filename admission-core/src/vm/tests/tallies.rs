@@ -66,8 +66,15 @@ impl Proxy {
         let classes = rules.pool.classes_of(None, Tokens(prompt));
         let key = self.policy.tenant_key("acme");
         let rules = Rules { classes: &classes, ..rules };
-        let request =
-            Request { ask: ask(prompt), rules, tenant_key: &key, can_be_steered: true, bytes: 0, deadline: None };
+        let request = Request {
+            ask: ask(prompt),
+            rules,
+            tenant_key: &key,
+            can_be_steered: true,
+            bytes: 0,
+            deadline: None,
+            sub: None,
+        };
         vm.admit(&*self.store, &request, self.now).map_err(|refusal| refusal.reason)
     }
 
@@ -137,7 +144,8 @@ fn steered_requests_are_counted_at_their_worker_and_its_cap_binds() {
     assert_eq!((held(A), held(B)), (1, 1), "the last one was not steered");
     push(&proxy, 4, &[(A, false), (B, false)]);
     let (rules, tenant_key) = (proxy.rules("acme", "p"), &proxy.policy.tenant_key("acme"));
-    let request = Request { ask: ask(1), rules, tenant_key, can_be_steered: false, bytes: 0, deadline: None };
+    let request =
+        Request { ask: ask(1), rules, tenant_key, can_be_steered: false, bytes: 0, deadline: None, sub: None };
     assert_eq!(two.admit(&*proxy.store, &request, proxy.now).unwrap().endpoint, None, "its headers have gone on");
     assert_eq!((held(A), held(B)), (1, 1));
 }

@@ -70,6 +70,14 @@ pub fn levels(config: &Config, path: &str, notes: &mut Notes) {
     }
 }
 
+/// A header by which those that wait take turns, where no request may wait.
+pub fn fairness(config: &Config, path: &str, notes: &mut Notes) {
+    if config.fairness_header.is_some() && config.lanes.iter().all(|lane| lane.queue.is_none()) {
+        let message = "does nothing: it orders waiting requests, and no lane has a `queue`";
+        notes.warn(join(path, "fairness_header"), message.to_owned());
+    }
+}
+
 /// Fields in a form that goes with the next release.
 pub fn outdated(config: &Config, path: &str, notes: &mut Notes) {
     for outdated in config.outdated() {

@@ -65,6 +65,18 @@ fn aging_and_eviction_among_lanes_of_one_priority() {
 }
 
 #[test]
+fn a_fairness_header_where_no_request_waits() {
+    let config = |lane: Value| {
+        let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
+        config["lanes"] = json!([lane]);
+        config["fairness_header"] = json!("x-user");
+        config
+    };
+    assert_silent(&config(json!({"name": "chat", "queue": {}})));
+    assert_warns(&config(json!({"name": "chat"})), "fairness_header", "does nothing: it orders waiting requests");
+}
+
+#[test]
 fn a_reserve_that_does_nothing() {
     let lanes = |first: Value, last: Value| {
         let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wasm_tests::caller::{CHAT, RawCaller, request_bytes};
-use wasm_tests::line::{order, queues, send, waiting};
+use wasm_tests::line::{order, queues, send, send_more, waiting};
 use wasm_tests::rig::{MODEL, Rig, Setup, TOKEN, Wait, eventually, reason_of};
 use wasm_tests::sidecar;
 
@@ -33,11 +33,25 @@ async fn claims_that_nothing_follows_are_worth_no_turn() {
     rig.nothing_is_held().await;
 }
 
+/// An attacker makes up a key for each of its requests, where keys part the requests of a tenant.
+#[tokio::test]
+async fn keys_that_are_made_up_are_worth_no_turn() {
+    let queue = json!({"max_requests": 4 * EACH, "max_wait": "60s"});
+    let setup = queues(2, Wait::Unread).with("/lanes", json!([{"name": "standard", "queue": queue}]));
+    let rig = Rig::start(setup.with("/fairness_header", json!("x-user"))).await;
+    let running = rig.endless("first", &[]).await;
+    let of_evil = contest(&rig, running).await;
+    assert!((EACH * 2 / 5..=EACH * 3 / 5).contains(&of_evil), "{of_evil} of the first {EACH}");
+    rig.nothing_is_held().await;
+}
+
 /// Both tenants wait with as many requests for the place that a caller leaves; how many of the first ones to start are the attacker's.
 async fn contest(rig: &Rig, running: RawCaller) -> usize {
     let mut callers = Vec::new();
     for number in 0..EACH {
-        callers.push(send(rig, "evil", "standard", 1_000 + number).await);
+        let key = number.to_string();
+        let keyed = [("x-user", key.as_str())];
+        callers.push(send_more(rig, "evil", "standard", 1_000 + number, &keyed, "Say something, please.").await);
         callers.push(send(rig, "acme", "standard", 2_000 + number).await);
     }
     waiting(rig, 2 * EACH as u64).await;
