@@ -420,6 +420,12 @@ impl Ledger {
         self.pace_of(lane, members, now).time_for(place, guess)
     }
 
+    /// Time of the last start of a request that came for a lane.
+    #[must_use]
+    pub fn last_start(&self, lane: LaneKey) -> Time {
+        self.bands.pace(lane).1
+    }
+
     /// Mean time between starts in a lane while somebody waits for it; until enough of them have been seen, between ends of
     /// requests in flight. `None` when neither was.
     #[must_use]

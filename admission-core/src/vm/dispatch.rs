@@ -10,7 +10,7 @@ use crate::decide::{Line, span_across_tenants, tenant_lets};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger, Starts};
 use crate::members::Holder;
-use crate::outcome::{Detail, Limit, Obstacle, Reason, Refusal, Retry};
+use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::queue::{Aside, Candidate, Queue, Ticket, Waiter, Waiting};
 use crate::store::{self, Store};
 use crate::units::{Millis, Time};
@@ -388,10 +388,14 @@ impl Vm {
 
     fn too_late(&mut self, store: &impl Store, waiter: &Waiter, is_empty: bool, now: Time) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
+        let waited = now.since(waiter.arrived);
         let place = self.place(&seen, waiter, now);
-        let wait = place.wait.unwrap_or_default();
+        // Why as long again: the pool's pace says nothing of a lane that has not moved.
+        let moved = seen.last_start(waiter.lane.key) > waiter.arrived;
+        let wait = place.wait.unwrap_or_default().max(if moved { Millis(0) } else { waited });
+        let place = Place { wait: place.wait.map(|_| wait), ..place };
         let retry = Retry::After(self.promise(&seen, (waiter.key(), &waiter.lane), wait, now));
-        let waited = now.since(waiter.arrived).0;
+        let waited = waited.0;
         if is_empty {
             let detail = Detail::Text(format!("none has come up in {waited} ms"));
             return Refusal { reason: Reason::NoWorkers, limit: None, detail, retry, place: Some(place) };

@@ -12,6 +12,7 @@ use super::node::Node;
 
 mod clusters;
 mod control_role;
+mod lanes;
 mod policy;
 mod proxy;
 mod reserves;
@@ -44,6 +45,8 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     policy::levels(config, &written.path, notes);
     policy::fairness(config, &written.path, notes);
     policy::outdated(config, &written.path, notes);
+    lanes::aging(config, &written.path, notes);
+    lanes::fallbacks(config, &written.path, notes);
     reserves::reserves(config, written, notes);
     policy::tenants(config, &written.path, notes);
     policy::needs_header_pause(config, &written.path, notes);

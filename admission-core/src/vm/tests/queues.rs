@@ -406,11 +406,17 @@ fn every_wait_ends() {
         proxy.later(5);
         let progress = vm.poll(&*proxy.store, proxy.now);
         assert_eq!(progress.started, []);
-        ended.extend(
-            progress.refused.into_iter().map(|(ticket, refusal)| (ticket, refusal.reason, proxy.now.0 - 1_000_000)),
-        );
+        ended.extend(progress.refused.into_iter().map(|(ticket, refusal)| {
+            assert_eq!(refusal.reason, Reason::QueueTimeout);
+            (ticket, proxy.now.0 - 1_000_000, refusal.retry)
+        }));
     }
-    assert_eq!(ended, [(own, Reason::QueueTimeout, 700), (low, Reason::QueueTimeout, 10_000)]);
+    let advice = [700, 10_000].map(|waited| Retry::After(Millis(waited)));
+    assert_eq!(
+        ended,
+        [(own, 700, advice[0]), (low, 10_000, advice[1])],
+        "as long again: nothing has started meanwhile"
+    );
     assert_eq!((proxy.waiting(), vm.waiting()), (0, 0));
 }
 

@@ -65,6 +65,40 @@ fn aging_and_eviction_among_lanes_of_one_priority() {
 }
 
 #[test]
+fn aging_that_begins_when_the_wait_is_over() {
+    let config = |after: &str| {
+        let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
+        let queue = json!({"max_wait": "5s"});
+        config["lanes"] = json!([
+            {"name": "chat", "priority": 10}, {"name": "batch", "queue": queue, "aging": {"after": after}},
+        ]);
+        config
+    };
+    assert_silent(&config("4s"));
+    let message = "does nothing: a request of \"batch\" waits 5000 ms at most, and climbs after 5000 ms";
+    assert_warns(&config("5s"), "lanes[1].aging.after", message);
+}
+
+#[test]
+fn a_fallback_that_takes_nothing_larger() {
+    let config = |longest: Value, on: &[&str]| {
+        let mut config = policy(json!([
+            {"name": "a", "max_in_flight": 8, "max_prompt_tokens": 1_000, "fallback_pool": "cold", "fallback_on": on},
+            {"name": "cold", "fallback_only": true, "max_in_flight": 8},
+        ]));
+        config["header_pause"] = json!(true);
+        config["pools"][1]["max_prompt_tokens"] = longest;
+        config
+    };
+    assert_silent(&config(json!(1_001), &[]));
+    assert_silent(&config(Value::Null, &[]));
+    assert_silent(&config(json!(1_000), &["pool_requests"]));
+    for on in [&["oversize", "pool_requests"][..], &[]] {
+        assert_warns(&config(json!(1_000), on), "pools[0].fallback_pool", "does nothing for `oversize`: \"cold\"");
+    }
+}
+
+#[test]
 fn a_fairness_header_where_no_request_waits() {
     let config = |lane: Value| {
         let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));

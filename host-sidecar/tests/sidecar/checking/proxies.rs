@@ -114,6 +114,7 @@ fn an_idle_timeout_that_istio_patches_by_the_policies_beside_it() {
     let mut patch = istio_named("EnvoyFilter", "sluice-idle-timeout");
     patch["spec"]["configPatches"][0]["patch"]["value"]["typed_config"]["stream_idle_timeout"] = "60s".into();
     let mut plugin = istio_named("WasmPlugin", "sluice");
+    plugin["spec"]["pluginConfig"]["lanes"][2]["aging"] = Value::Null;
     plugin["spec"]["pluginConfig"]["lanes"][2]["queue"] = json!({"max_wait": "44s"});
     assert_eq!(said_of(&format!("{patch}\n---\n{plugin}")), [""; 0]);
     plugin["spec"]["pluginConfig"]["lanes"][2]["queue"] = json!({"max_wait": "45s"});
