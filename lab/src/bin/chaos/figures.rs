@@ -36,6 +36,10 @@ pub struct Figures {
     pub ceiling_exceeded: u64,
     /// Starts of the last request that a ceiling lets through.
     pub ceiling_reached: usize,
+    /// The most requests beyond what is kept for the highest lane, at a start of another.
+    pub reserve_exceeded: u64,
+    /// Starts of the last request that a reserve leaves to other lanes.
+    pub reserve_reached: usize,
     /// Times that a VM may have been taken for dead because the machine did not let it run; caps are not looked at then.
     pub fences: usize,
     /// By which the last proxy's memory has grown since its first seconds.
@@ -63,7 +67,7 @@ impl Figures {
     pub fn new(
         run: Run,
         rest: Rest,
-        (overshoot, [budget, ceiling]): (&Overshoot, [&Starts; 2]),
+        (overshoot, [budget, ceiling, reserve]): (&Overshoot, [&Starts; 3]),
         balance: Balance,
     ) -> Self {
         let growth = rest.rss_mib.1 - rest.rss_mib.0;
@@ -83,7 +87,7 @@ impl Figures {
         if overshoot.by > 0 {
             broken.push(format!("a cap was exceeded by {}: {}", overshoot.by, overshoot.what));
         }
-        for (name, starts) in [("dispatch budget", budget), ("ceiling", ceiling)] {
+        for (name, starts) in [("dispatch budget", budget), ("ceiling", ceiling), ("reserve", reserve)] {
             if starts.by > 0 {
                 broken.push(format!("a {name} was exceeded by {}: {}", starts.by, starts.what));
             }
@@ -108,6 +112,8 @@ impl Figures {
             budget_reached: budget.reached,
             ceiling_exceeded: ceiling.by,
             ceiling_reached: ceiling.reached,
+            reserve_exceeded: reserve.by,
+            reserve_reached: reserve.reached,
             fences,
             rss_growth_mib: growth,
             rss_mib: rest.rss_mib.1,
@@ -147,6 +153,8 @@ impl Figures {
         line("dispatch budgets reached", self.budget_reached.to_string());
         line("most beyond a ceiling", self.ceiling_exceeded.to_string());
         line("ceilings reached", self.ceiling_reached.to_string());
+        line("most beyond what a reserve leaves", self.reserve_exceeded.to_string());
+        line("reserves reached", self.reserve_reached.to_string());
         line("VMs taken for dead while they lived", self.fences.to_string());
         line("the last proxy's memory has grown by", format!("{:.1} MiB", self.rss_growth_mib));
         line("  to", format!("{:.1} MiB", self.rss_mib));

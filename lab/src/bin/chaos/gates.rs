@@ -1,7 +1,8 @@
-//! Starts beyond what a lane's dispatch budget or ceiling leaves, as the workers counted them.
+//! Starts beyond what a lane's dispatch budget or ceiling leaves, or what is kept for another lane, as the workers counted them.
 //!
 //! A request of the lane with a budget starts while `held + 1 ≤ C × (1 − baseline)`, or while the lane holds none; one of the lane with a
-//! ceiling while `held < ceiling × full`, as long as there is a fresh view. When it was decided is not seen, so only those count that were
+//! ceiling while `held < ceiling × full`, as long as there is a fresh view. One of any lane but the highest starts while
+//! `held + 1 + max(0, kept − held of the highest lane) ≤ C`. When it was decided is not seen, so only those count that were
 //! held all the time from its sending to its arrival at a worker: what is found beyond is beyond for sure.
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use super::callers::Record;
 use super::caps::{allowed, always, held_until};
 use super::history::History;
-use super::policy::{AGES_AFTER, BASELINE, BATCH, Caps, MOST_BELOW_CEILING, STANDARD};
+use super::policy::{AGES_AFTER, BASELINE, BATCH, Caps, HIGHEST, MOST_BELOW_CEILING, STANDARD};
 use super::workers::Visit;
 
 /// Starts of a lane with such a gate.
@@ -49,6 +50,17 @@ pub fn by_ceiling(history: &History, records: &BTreeMap<usize, Record>, visits: 
         let is_judged = record.lane.unwrap_or(STANDARD) == STANDARD;
         (is_judged && history.has_view(record.life, record.sent, *came))
             .then(|| largest(history, start, |_| MOST_BELOW_CEILING))
+    })
+}
+
+/// Looks at every start of a lane for which nothing is kept.
+pub fn by_reserve(history: &History, records: &BTreeMap<usize, Record>, visits: &[Visit]) -> Starts {
+    let may_be_highest = |record: &Record| record.lane.is_some_and(|lane| HIGHEST.contains(&lane));
+    starts(history, records, visits, |start, beside| {
+        // Why of both: which lane is the highest depends on the policy, and more that it holds leaves more to others.
+        let of_highest = beside.iter().filter(|one| may_be_highest(one.record)).count() as u64;
+        let room = |caps: &Caps| caps.pool - caps.kept.saturating_sub(of_highest);
+        (!may_be_highest(start.record)).then(|| largest(history, start, room))
     })
 }
 
@@ -111,7 +123,7 @@ mod tests {
     /// a view from 1 to 3 s.
     fn found(look: Look, times: &[(u64, u64)], of_batch: usize) -> Starts {
         let mut draw = Draw::first();
-        draw.caps.pool = 4;
+        (draw.caps.pool, draw.caps.kept) = (4, 2);
         let mut history = History {
             policies: vec![Standing { draw, written: Duration::ZERO, sure: Duration::ZERO }],
             ..History::default()
@@ -148,6 +160,18 @@ mod tests {
         assert_eq!(at(&[(0, 1), (2, 3), (5, 6), (4, 7)], 3), (0, 2), "either may have come before the other");
         assert_eq!(at(&[(0, 1), (2, 3), (4, 5), (6, 1_500)], 2), (0, 0), "it has aged");
     }
+
+    #[test]
+    fn a_start_beyond_what_is_kept_shows() {
+        let at = |times: &[(u64, u64)]| {
+            let Starts { by, reached, .. } = found(by_reserve, times, 0);
+            (by, reached)
+        };
+        assert_eq!(at(&[(0, 1), (2, 3)]), (0, 1), "two of four");
+        assert_eq!(at(&[(0, 1), (2, 3), (4, 5)]), (1, 1));
+        assert_eq!(at(&[(0, 1), (2, 6), (4, 5)]), (0, 2), "either may have come before the other");
+    }
+
     #[test]
     fn a_start_at_the_ceiling_shows_while_there_is_a_view() {
         let with_last = |sent, came| {

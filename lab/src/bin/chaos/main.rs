@@ -106,6 +106,7 @@ async fn play(options: &Options) -> Result<Figures> {
     let overshoot = caps::overshoot(&stage.history, &records, &visits);
     let budget = gates::by_budget(&stage.history, &records, &visits);
     let ceiling = gates::by_ceiling(&stage.history, &records, &visits);
+    let reserve = gates::by_reserve(&stage.history, &records, &visits);
     let balance = balance::balance(&stage.history, &records, &visits);
     let client_late_ms =
         watch.stalls().iter().map(|stall| (stall.end - stall.start).as_secs_f64() * 1e3).fold(0.0, f64::max);
@@ -116,7 +117,7 @@ async fn play(options: &Options) -> Result<Figures> {
         fences: stage.history.fences.len(),
         client_late_ms,
     };
-    let figures = Figures::new(run, rest, (&overshoot, [&budget, &ceiling]), balance);
+    let figures = Figures::new(run, rest, (&overshoot, [&budget, &ceiling, &reserve]), balance);
     if !figures.broken.is_empty() {
         for record in &overshoot.who {
             let visits: Vec<&Visit> = visits.iter().filter(|visit| visit.id == record.id).collect();

@@ -43,6 +43,12 @@ pub const BASELINE: f64 = 0.25;
 /// Time after which a waiter of it counts as of the lane above.
 pub const AGES_AFTER: Duration = Duration::from_secs(1);
 
+/// Lanes of which the highest that a policy has may be reserved a part of the pool.
+pub const HIGHEST: [&str; 2] = ["urgent", "interactive"];
+
+/// The share that is reserved.
+const RESERVE: f64 = 0.2;
+
 /// A policy by what was drawn for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draw {
@@ -74,6 +80,8 @@ pub enum Wait {
 pub struct Caps {
     /// Requests of all.
     pub pool: u64,
+    /// Requests of the pool that are kept for the highest lane; 0 where what is reserved is lent.
+    pub kept: u64,
     /// Requests of each tenant that is named.
     pub tenants: BTreeMap<&'static str, u64>,
     /// Requests of everybody else, each.
@@ -87,7 +95,7 @@ impl Draw {
     pub fn first() -> Self {
         let tenants = BTreeMap::from([("acme", 12), ("globex", 6), ("guest", 2)]);
         Self {
-            caps: Caps { pool: 28, tenants, others: 3, tokens: 4_000 },
+            caps: Caps { pool: 28, kept: reserved(28), tenants, others: 3, tokens: 4_000 },
             shadow: false,
             wait: Wait::AtHeaders,
             queue: Some((24, 1_500)),
@@ -99,9 +107,12 @@ impl Draw {
     /// Another one.
     pub fn any(random: &mut Rng) -> Self {
         let tenants = [("acme", random.u64(3..=16)), ("globex", random.u64(1..=10)), ("guest", random.u64(1..=4))];
+        let pool = random.u64(8..=40);
+        let kept = if random.bool() { reserved(pool) } else { 0 };
         Self {
             caps: Caps {
-                pool: random.u64(8..=40),
+                pool,
+                kept,
                 tenants: tenants.into(),
                 others: random.u64(1..=4),
                 tokens: random.u64(1_000..=6_000),
@@ -152,22 +163,25 @@ impl Draw {
 
     fn lanes(&self) -> Vec<Value> {
         let mut lanes = vec![
-            json!({"name": "interactive", "priority": 100}),
+            json!({"name": HIGHEST[1], "priority": 100}),
             json!({"name": STANDARD, "priority": 0, "ceiling": CEILING}),
             json!({"name": BATCH, "priority": -10, "ceiling": 5.0, "dispatch_budget": {"baseline": BASELINE}}),
         ];
         if self.urgent {
-            lanes.insert(0, json!({"name": "urgent", "priority": 200}));
+            lanes.insert(0, json!({"name": HIGHEST[0], "priority": 200}));
         }
         if let Some((max_requests, max_wait)) = self.queue {
             for lane in &mut lanes {
                 lane["queue"] = json!({"max_requests": max_requests, "max_wait": format!("{max_wait}ms")});
             }
-            lanes[0]["reserve"] = json!({"share": 0.2});
             if let Some(lowest) = lanes.last_mut() {
                 lowest["preemptible"] = self.preemptible.into();
                 lowest["aging"] = json!({"after": format!("{}s", AGES_AFTER.as_secs()), "to": STANDARD});
             }
+        }
+        let lend = self.caps.kept == 0;
+        if self.queue.is_some() || !lend {
+            lanes[0]["reserve"] = json!({"share": RESERVE, "lend": lend});
         }
         lanes
     }
@@ -183,6 +197,11 @@ impl Draw {
         }
         policy.to_string()
     }
+}
+
+/// Requests that are reserved of a pool.
+fn reserved(pool: u64) -> u64 {
+    (RESERVE * pool as f64).ceil() as u64
 }
 
 impl Caps {
