@@ -177,7 +177,8 @@ impl Vm {
             let gone = is_evicted.then_some((lease.since, lease.amount.blocks));
             Evicted { gone, ..evicted }
         });
-        let kind = Kind::Release(now.since(lease.started));
+        // Why no release of one that was evicted: how short it was says nothing of how long requests are served.
+        let kind = if is_evicted { Kind::Refund } else { Kind::Release(now.since(lease.started)) };
         self.change_both(store, &lease, kind, cost, evicted, now);
     }
 

@@ -11,9 +11,10 @@ use super::lease::{Evicted, Lease};
 use super::{LeaseId, Vm, Wake, view_of};
 use crate::forecast;
 use crate::gather::gather;
-use crate::ledger::{Amount, Evictable, LaneKey, Ledger};
+use crate::ledger::{Amount, Evictable, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Lack, Place, Reason, Refusal, Retry};
+use crate::policy::{Lane, Lanes};
 use crate::queue::{Share, Waiter};
 use crate::store::{self, Store};
 use crate::units::{Blocks, Millis, Time};
@@ -120,11 +121,14 @@ impl Vm {
         let more = |ledger: &Ledger, members: &Members| {
             let asked = ledger.asked_to_evict(members).requests;
             let unseen = || unseen(ledger, view.as_ref()).requests;
+            // Places that have come free since the waiter was refused.
+            let held = ledger.held(members).requests.saturating_add(1);
+            let freed = refused.limit.as_ref().map_or(0, |limit| limit.measured.saturating_sub(held));
             let met = match lack {
-                Lack::Place => asked,
+                Lack::Place => asked.saturating_add(freed),
                 Lack::Saturation => asked.saturating_add(unseen()),
             };
-            let in_line = in_line(ledger, members, |other| lanes.level_of(other) <= level);
+            let in_line = in_line((ledger, members), lanes, |other| other.level <= level);
             Amount { requests: u64::from(met < in_line), ..Amount::default() }
         };
         self.ask_for(store, waiter, more);
@@ -221,14 +225,18 @@ fn one_with(blocks: Blocks) -> Amount {
 
 /// Requests that wait in lanes above that of one in flight.
 fn waiting_above(ledger: &Ledger, members: &Members, lease: &Lease) -> u64 {
-    let level = |lane| lease.lanes.level_of(lane);
-    in_line(ledger, members, |lane| level(lane) < level(lease.lane))
+    let own = lease.lanes.level_of(lease.lane);
+    in_line((ledger, members), &lease.lanes, |lane| lane.level < own)
 }
 
-/// Requests that wait for the pool, of the lanes that `counts` is true for.
-fn in_line(ledger: &Ledger, members: &Members, counts: impl Fn(LaneKey) -> bool) -> u64 {
-    let waiting = ledger.waiting(members).filter(|(lane, _)| counts(*lane));
-    waiting.fold(0, |sum, (_, backlog)| sum.saturating_add(backlog.in_line()))
+/// Requests that wait for the pool, of the lanes that `counts` is true for; of a lane with a dispatch budget one.
+// Why one: its budget may let no more start, and with each start it is counted again.
+fn in_line((ledger, members): (&Ledger, &Members), lanes: &Lanes, counts: impl Fn(&Lane) -> bool) -> u64 {
+    let of_lane = |lane: &Lane| {
+        let in_line = ledger.backlog(lane.key, members).in_line();
+        if lane.dispatch_budget.is_some() { in_line.min(1) } else { in_line }
+    };
+    lanes.iter().filter(|lane| counts(lane)).fold(0, |sum, lane| sum.saturating_add(of_lane(lane)))
 }
 
 /// True when evictions would bring a waiter the blocks that it lacks, with those that no view shows to be free.

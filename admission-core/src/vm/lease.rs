@@ -189,7 +189,7 @@ impl Settlement {
 pub(super) enum Kind {
     /// The request has ended, after this time.
     Release(Millis),
-    /// It never started, or needs less than was thought.
+    /// It never started, was evicted, or needs less than was thought.
     Refund,
     /// It was charged under an epoch that others took for dead.
     Recharge,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::units::Blocks;
 use crate::view::Credit;
+use crate::vm::Progress;
 
 /// Blocks of a pool's one worker.
 const BLOCKS: u64 = 100;
@@ -315,4 +316,86 @@ fn a_request_that_started_by_its_age_does_not_give_way() {
         evicted.len()
     };
     assert_eq!((evicted_after(500), evicted_after(1_500)), (1, 0));
+}
+
+/// Waiters of the highest lane that its dispatch budget shuts out take no place, so none is freed for them but for the first.
+#[test]
+fn nothing_gives_way_for_those_whom_a_dispatch_budget_keeps_waiting() {
+    let queue = json!({"max_wait": "60s"});
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "agents", "priority": 2, "dispatch_budget": {"baseline": 0.9}, "queue": queue},
+            {"name": "high", "priority": 1, "queue": queue},
+            {"name": "low", "preemptible": true, "queue": queue},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 10}],
+    }));
+    let mut vm = proxy.vm();
+    proxy.start(&mut vm, "light", "agents");
+    for _ in 0..9 {
+        proxy.start(&mut vm, "light", "low");
+    }
+    for _ in 0..6 {
+        proxy.wait(&mut vm, "heavy", "agents");
+    }
+    proxy.wait(&mut vm, "light", "high");
+    let mut evicted = 0;
+    for _ in 0..10 {
+        proxy.later(5);
+        assert_eq!(vm.poll(&*proxy.store, proxy.now), Progress::default());
+        proxy.carry(&mut [&mut vm]);
+        evicted += vm.take_evictions().len();
+    }
+    assert_eq!(evicted, 2, "for the head of each lane");
+}
+
+#[test]
+fn a_place_that_comes_free_before_it_is_asked_for_costs_no_eviction() {
+    let proxy = with(&json!({
+        "lanes": [{"name": "high", "priority": 1, "queue": {}}, {"name": "low", "preemptible": true}],
+        "pools": [{"name": "p", "max_in_flight": 3}],
+    }));
+    for ends in [true, false] {
+        let mut vm = proxy.vm();
+        let leases = ["high", "low", "low"].map(|lane| proxy.start(&mut vm, "light", lane));
+        let waiter = proxy.waiter("light", "high", 1);
+        let refused = vm.admit(&*proxy.store, &waiter.request(), proxy.now).unwrap_err();
+        // Why for others: a waiter that joins for the pool asks then.
+        let for_others = Refusal { reason: Reason::OthersFirst, ..refused.clone() };
+        let Ok(Joined::Waiting(ticket)) = vm.enqueue(&*proxy.store, waiter.clone(), for_others, proxy.now) else {
+            panic!("it waits")
+        };
+        if ends {
+            proxy.end(&mut vm, leases[0]);
+        }
+        vm.ask_to_evict(&*proxy.store, &waiter, &refused);
+        for wake in vm.take_wakes().iter().filter(|wake| matches!(wake.note, Note::Evict(_))) {
+            vm.woken(&*proxy.store, &wake.note, proxy.now);
+        }
+        assert_eq!(vm.take_evictions().len(), usize::from(!ends));
+        vm.leave(&*proxy.store, ticket, proxy.now);
+        leases.into_iter().for_each(|lease| proxy.end(&mut vm, lease));
+    }
+}
+
+/// Advice of when to come back is measured by how long requests are served.
+#[test]
+fn a_request_that_is_evicted_says_nothing_of_how_long_requests_are_served() {
+    let mut pool = Pool::new(9.0);
+    let mut vm = pool.proxy.vm();
+    let time_to_free = |pool: &Pool| {
+        let store = &*pool.proxy.store;
+        let members = store::read::<Members>(store, &pool.proxy.policy.keys.members()).unwrap().0;
+        store::read::<Ledger>(store, &pool.proxy.policy.keys.pool("p")).unwrap().0.time_to_free(1, &members)
+    };
+    let served = pool.start_low(&mut vm, 4);
+    pool.see(0, 0.0);
+    pool.proxy.end(&mut vm, served);
+    pool.start_low(&mut vm, 50);
+    let before = time_to_free(&pool);
+    pool.start_low(&mut vm, 50);
+    pool.wait_high(&mut vm, 40);
+    assert_eq!(pool.passes(&mut [&mut vm]).0, 1);
+    assert!(before.is_some());
+    assert_eq!(time_to_free(&pool), before.map(|before| Millis(before.0 / 2)), "two are in flight, as long as before");
 }
