@@ -1,6 +1,7 @@
 //! Runs the worked examples of `docs/`: every block of YAML marked `example` there is a policy, perhaps a view, and what
 //! happens then.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::control::Receiver;
 use crate::decide::Ask;
-use crate::outcome::{Refusal, Retry};
+use crate::outcome::{Reason, Refusal, Retry};
 use crate::policy::{Control, Plugin, Policy, Pool, Route};
 use crate::queue::{Ticket, Waiter};
 use crate::request::Api;
@@ -19,6 +20,8 @@ use crate::terms::{Arrival, Terms};
 use crate::units::{Millis, Time, Tokens};
 use crate::usage::Served;
 use crate::vm::{Admission, Joined, LeaseId, Progress, Usage, Vm};
+
+mod shipped;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +32,7 @@ struct Example {
     then: Vec<Step>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct Step {
     /// Time since the beginning.
@@ -50,6 +53,14 @@ struct Step {
     /// Within which the caller wants the first token.
     deadline: Option<String>,
     no_queue: bool,
+    /// The same request comes so often, each with the same outcome.
+    times: Option<u64>,
+    /// The request ends when it has been admitted, as it was estimated.
+    is_served: bool,
+    /// Size of its body.
+    bytes: u64,
+    /// The filter decides on requests of its route.
+    enabled: Option<bool>,
     /// `admitted`, `waits`, or the reason of the refusal.
     gets: Option<String>,
     in_lane: Option<String>,
@@ -74,6 +85,8 @@ struct Step {
     starts: Vec<usize>,
     /// Numbers of the requests whose wait ends here in vain.
     times_out: Vec<usize>,
+    /// Numbers of the requests that give way here, and end.
+    evicts: Vec<usize>,
 }
 
 /// A request that was not refused at once.
@@ -122,8 +135,9 @@ impl Runner {
             }
         }
         self.look_at_the_queues(step);
-        if step.gets.is_some() || step.in_lane.is_some() || step.in_pool.is_some() || step.mode.is_some() {
-            self.request(step);
+        let asks = [step.gets.is_some(), step.in_lane.is_some(), step.in_pool.is_some(), step.mode.is_some()];
+        if asks.contains(&true) || step.enabled.is_some() {
+            (0..step.times.unwrap_or(1)).for_each(|_| self.request(step));
         }
     }
 
@@ -145,6 +159,12 @@ impl Runner {
             (&started, &refused),
             "numbers of those that start, and that time out"
         );
+        let evictions = self.vm.take_evictions();
+        let is_evicted = |standing: &Standing| matches!(standing, Standing::Runs(lease) if evictions.contains(lease));
+        let evicted: Vec<usize> =
+            (1..).zip(&self.requests).filter(|(_, one)| is_evicted(one)).map(|(at, _)| at).collect();
+        assert_eq!(step.evicts, evicted, "numbers of those that give way");
+        evictions.into_iter().for_each(|lease| self.vm.release(&self.store, lease, Usage::Nothing, self.now));
     }
 
     fn number_of(&self, ticket: Ticket) -> usize {
@@ -172,10 +192,14 @@ impl Runner {
         let route = self.policy.route(place, own.unwrap_or_default());
         let terms = Terms::of(&self.policy, &arrival, &route);
         assert_eq!(step.mode.clone().unwrap_or(json!(terms.mode).as_str().unwrap().into()), json!(terms.mode), "mode");
+        assert_eq!(step.enabled.or(route.enabled), route.enabled, "enabled");
         let model = step.model.as_deref();
         let lane = terms.lane(&self.policy, model);
         assert_eq!(step.in_lane.as_ref().unwrap_or(&lane.name), &lane.name, "lane");
-        let (pool, decided) = self.decide(step, &terms, Arc::clone(self.pool(&route, model)));
+        let Some(first) = self.pool(&route, model) else {
+            return assert_eq!(step.gets.as_deref(), Some(Reason::UnknownModel.label()));
+        };
+        let (pool, decided) = self.decide(step, &terms, Arc::clone(first));
         assert_eq!(step.in_pool.as_ref().unwrap_or(&pool.name), &pool.name, "pool");
         let gets = match decided {
             Ok(Joined::Started(admission)) => self.admitted(step, admission),
@@ -193,14 +217,17 @@ impl Runner {
 
     fn admitted(&mut self, step: &Step, admission: Admission) -> &'static str {
         self.requests.push(Standing::Runs(admission.lease));
+        if step.is_served {
+            self.vm.release(&self.store, admission.lease, Usage::AsEstimated, self.now);
+        }
         let endpoint = admission.endpoint.map(|endpoint| endpoint.header);
         assert_eq!(step.endpoint.clone().or(endpoint.clone()), endpoint, "endpoint");
         "admitted"
     }
 
-    fn pool<'a>(&'a self, route: &'a Route, model: Option<&str>) -> &'a Arc<Pool> {
+    fn pool<'a>(&'a self, route: &'a Route, model: Option<&str>) -> Option<&'a Arc<Pool>> {
         let by_model = || self.policy.only_pool().or_else(|| self.policy.pool_for(model.unwrap_or_default()));
-        route.pool.as_ref().or_else(by_model).expect("no pool serves the model")
+        route.pool.as_ref().or_else(by_model)
     }
 
     /// Lets a request in, to a pool or the one that takes what that refuses, or lets it wait where its lane has a queue; and the pool.
@@ -240,8 +267,8 @@ impl Runner {
             lanes: Arc::clone(self.policy.line_up()),
             tenant_key: Rc::from(&*terms.tenant_key),
             can_be_steered: true,
-            bytes: 0,
-            kept_bytes: 0,
+            bytes: step.bytes,
+            kept_bytes: step.bytes,
             deadline: step.deadline.as_deref().map(millis),
             sub: self.policy.sub_flow(step.user.as_ref().map(String::as_bytes)),
             arrived: self.now,

@@ -28,7 +28,7 @@ fn worker(load: u64) -> Value {
 }
 
 #[tokio::test]
-async fn every_part_of_the_shipped_policy_does_something() {
+async fn the_shipped_policy_in_a_proxy() {
     let rig = rig(shipped()).await;
     let view = |saturation: f64| json!({"saturation": saturation, "workers": [worker(1), worker(0)]});
     let pools = json!({"llama-70b": view(0.5)});
@@ -49,11 +49,11 @@ async fn every_part_of_the_shipped_policy_does_something() {
     assert_eq!((tag("x-sluice-tenant"), tag("x-sluice-lane")), ("trial".into(), "standard".into()), "clamped");
     assert_eq!(tag("x-gateway-destination-endpoint"), "", "in shadow nothing is steered");
 
-    let answer = rig.post("ignored", &[], &chat(MODEL, 2, false)).await;
+    let answer = rig.post("ignored", &[("x-sluice-lane", "batch")], &chat(MODEL, 2, false)).await;
     assert_eq!(answer.status(), 200);
     assert!(answer.headers().contains_key("ratelimit"), "{:?}", answer.headers());
     let headers = rig.worker.stats().last_headers;
-    assert_eq!(headers["x-sluice-tenant"], "anonymous");
+    assert_eq!((&*headers["x-sluice-tenant"], &*headers["x-sluice-lane"]), ("anonymous", "batch"));
     assert_eq!(headers["x-gateway-destination-endpoint"], "10.0.0.1:8000,10.0.0.2:8000", "the freest first");
 
     push(2, json!({"llama-70b": view(1.1)})).await;
