@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::budget::Standing;
+use crate::config::RetryAfterConfig;
 use crate::outcome::{Reason, Refusal, Retry};
 use crate::policy::Reject;
 use crate::request::Api;
@@ -112,11 +113,18 @@ const TOKENS: Fields = Fields {
     reset: "x-ratelimit-reset-tokens",
 };
 
-/// The wait, lengthened by a random part of up to `jitter`, within the bounds.
+/// The wait, lengthened by a random part of up to `jitter`, within the bounds. A wait of `max` or more is spread below it: callers of a
+/// long overload are not to come back in one moment.
 fn spread(wait: Millis, reject: &Reject, dice: u32) -> Millis {
-    let share = reject.retry_after.jitter * f64::from(dice) / f64::from(u32::MAX);
-    let longer = wait.0.saturating_add((wait.0 as f64 * share) as u64);
-    Millis(longer.clamp(reject.retry_after.min.0, reject.retry_after.max.0.max(reject.retry_after.min.0)))
+    let RetryAfterConfig { min, max, jitter } = reject.retry_after;
+    let max = max.max(min);
+    let longest = |wait: u64| wait.saturating_add((wait as f64 * jitter) as u64);
+    let (least, most) = match wait.0 < max.0 {
+        true => (wait.0, longest(wait.0).min(max.0)),
+        false => ((max.0 as f64 / (1.0 + jitter)) as u64, max.0),
+    };
+    let part = (most.saturating_sub(least) as f64 * f64::from(dice) / f64::from(u32::MAX)) as u64;
+    Millis(least.saturating_add(part).max(min.0))
 }
 
 fn message(refusal: &Refusal, wait: Option<Millis>, batch_url: Option<&str>) -> String {
@@ -269,6 +277,9 @@ mod tests {
         assert_eq!(ms(2_000, 0), ("2".into(), "2000".into()));
         assert_eq!(ms(2_000, u32::MAX), ("3".into(), "3000".into()));
         assert_eq!(ms(9_000, u32::MAX), ("10".into(), "10000".into()));
+        assert_eq!(ms(9_000, 0), ("9".into(), "9000".into()));
+        let at_the_ceiling = [0, u32::MAX / 2, u32::MAX].map(|dice| ms(60_000, dice).1);
+        assert_eq!(at_the_ceiling, ["6666", "8332", "10000"]);
         assert_eq!(ms(0, 0), ("1".into(), "1000".into()));
     }
 

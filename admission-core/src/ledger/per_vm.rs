@@ -45,8 +45,11 @@ impl<T> PerVm<T> {
     /// Puts a VM's rows in place of all that its slot held before.
     pub(super) fn publish(&mut self, members: &Members, holder: Holder, rows: impl IntoIterator<Item = T>) {
         // Why by slot: a VM that was fenced comes back with another epoch, and its old rows may still count in an older copy
-        // of the membership.
-        self.0.retain(|(other, _)| other.slot != holder.slot && members.counts(other.epoch));
+        // of the membership. Why not later epochs: a VM that does not know yet that it was fenced is to leave the rows of
+        // the slot's new owner.
+        self.0.retain(|(other, _)| {
+            (other.slot != holder.slot || other.epoch > holder.epoch) && members.counts(other.epoch)
+        });
         self.0.extend(rows.into_iter().map(|row| (holder, row)));
     }
 
@@ -153,11 +156,14 @@ mod tests {
         let mut all = PerVm::default();
         all.publish(&members, a, [Count(1), Count(2)]);
         all.publish(&members, b, [Count(3)]);
+        let before = members.clone();
         members.fence(&[Member { holder: a, heartbeat: 0 }]);
         assert_eq!(rows(&all, &members), [(1, 3)]);
         let again = members.join().unwrap();
         all.publish(&members, again, [Count(4)]);
         assert_eq!((rows(&all, &members), all.0.len()), (vec![(1, 3), (0, 4)], 2));
+        all.publish(&before, a, [Count(5)]);
+        assert_eq!(rows(&all, &members), [(1, 3), (0, 4)], "one that was fenced and does not know it");
         all.publish(&members, again, []);
         all.publish(&members, b, []);
         assert!(all.is_empty());
