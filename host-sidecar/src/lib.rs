@@ -15,6 +15,7 @@ pub mod check;
 mod client;
 mod conductor;
 pub mod config;
+mod connections;
 pub mod courier;
 pub mod discovery;
 pub mod engines;

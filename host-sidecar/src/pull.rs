@@ -9,15 +9,14 @@ use std::time::Duration;
 
 use admission_core::view::{Have, VIEW_VERSION, ViewAnswer, ViewDocument, ViewQuestion, ViewRefusal};
 use axum::Json;
-use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tracing::info;
 
 use crate::courier::{Courier, Extent, Outcome, Stamp};
 use crate::push::log_change;
-use crate::server::authorize;
+use crate::server::{authorize, read_body};
 use crate::shared::Shared;
 use crate::table::{ProxyId, Revision, Way};
 use crate::told::{Sent, Told};
@@ -56,16 +55,14 @@ struct Asker {
 type Refused = (StatusCode, String);
 
 /// Answers a question, if it may be asked.
-pub async fn answer(
-    State(pulls): State<Arc<Pulls>>,
-    headers: HeaderMap,
-    question: Result<Json<ViewQuestion>, JsonRejection>,
-) -> Response {
+pub async fn answer(State(pulls): State<Arc<Pulls>>, headers: HeaderMap, request: Request) -> Response {
     if let Err(refused) = authorize(&pulls.shared, &headers).await {
         pulls.shared.counters.pushed(LABEL, Outcome::Unauthorized.label());
         return refused.into_response();
     }
-    let answer = match checked(question) {
+    // Why only then: a caller without the token has nothing read.
+    let question = read_body(request).await.and_then(checked);
+    let answer = match question {
         Ok(question) => pulls.answer(question).await,
         Err(refused) => Err(refused),
     };
@@ -75,8 +72,7 @@ pub async fn answer(
     }
 }
 
-fn checked(question: Result<Json<ViewQuestion>, JsonRejection>) -> Result<ViewQuestion, Refused> {
-    let Json(question) = question.map_err(|rejection| (rejection.status(), rejection.body_text()))?;
+fn checked(question: ViewQuestion) -> Result<ViewQuestion, Refused> {
     if question.version != VIEW_VERSION {
         let error = format!("version {} is not {VIEW_VERSION}, the only one understood", question.version);
         return Err((StatusCode::BAD_REQUEST, error));

@@ -1,24 +1,19 @@
 //! The sidecar's own HTTP.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Json, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Json, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
+use crate::connections;
 use crate::fetch::token;
 use crate::pull::{self, Pulls};
 use crate::shared::Shared;
@@ -31,14 +26,15 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 /// Longest question of a proxy, in bytes: it tells two counts of each pool, of which a view may have 1,024 with names of 128.
 const MAX_QUESTION_BYTES: usize = 1 << 20;
 
-/// Most connections at once: of proxies that ask, and of who else reads. Others wait until one is closed.
+/// Most connections together: of proxies that ask, and of who else reads.
 const MOST_CONNECTIONS: usize = 1_024;
 
-/// Longest time for the head of a request to come, and for a connection to rest between two.
-const LONGEST_HEAD: Duration = Duration::from_secs(60);
+/// Longest time for the body of a request to come.
+const LONGEST_BODY: Duration = Duration::from_secs(10);
 
-/// Before the next connection is taken after one could not be.
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// Connections beyond [`MOST_CONNECTIONS`] that are answered what probes ask, and no more: a caller who keeps all others open
+/// does not make the sidecar look dead.
+const MOST_PROBES: usize = 32;
 
 /// A proxy is told often enough when it took a view within so many heartbeats.
 const READY_HEARTBEATS: u32 = 3;
@@ -51,38 +47,34 @@ pub async fn run(shared: Arc<Shared>, listener: TcpListener, stop: impl Future<O
         .route("/v1/view", get(view))
         .route("/v1/view", post(pull::answer).layer(DefaultBodyLimit::max(MAX_QUESTION_BYTES)).with_state(pulls))
         .route("/metrics", get(metrics))
-        .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(ready))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(shared);
-    let (graceful, room) = (GracefulShutdown::new(), Arc::new(Semaphore::new(MOST_CONNECTIONS)));
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
-    let mut stop = pin!(stop);
-    loop {
-        let next = async {
-            let place = Arc::clone(&room).acquire_owned().await;
-            (listener.accept().await, place)
-        };
-        let (accepted, place) = tokio::select! {
-            next = next => next,
-            () = &mut stop => break,
-        };
-        let Ok((stream, _)) = accepted else {
-            // There are no descriptors left, or the caller has gone already.
-            tokio::time::sleep(AFTER_FAILURE).await;
-            continue;
-        };
-        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-        let connection = graceful.watch(connection);
-        tokio::spawn(async move {
-            // A caller that breaks HTTP, or is too slow, has ended its connection.
-            let _ = connection.await;
-            drop(place);
-        });
+        .merge(probes())
+        .with_state(Arc::clone(&shared));
+    let probes = probes().fallback(async || Refusal(StatusCode::SERVICE_UNAVAILABLE, FULL.into())).with_state(shared);
+    connections::serve(listener, [router, probes], [MOST_CONNECTIONS, MOST_PROBES], stop).await;
+}
+
+/// Answer to what is no probe, on a connection beyond the most.
+const FULL: &str = "as many connections are open as the sidecar serves; come back later";
+
+fn probes() -> Router<Arc<Shared>> {
+    Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
+}
+
+/// Reads a body of JSON that has to come in time.
+///
+/// # Errors
+/// The status and the sentence of the answer to one that does not, or cannot be read.
+pub async fn read_body<T: DeserializeOwned>(request: Request) -> Result<T, (StatusCode, String)> {
+    read_within(LONGEST_BODY, request).await
+}
+
+async fn read_within<T: DeserializeOwned>(longest: Duration, request: Request) -> Result<T, (StatusCode, String)> {
+    match tokio::time::timeout(longest, Json::from_request(request, &())).await {
+        Ok(Ok(Json(body))) => Ok(body),
+        Ok(Err(rejection)) => Err((rejection.status(), rejection.body_text())),
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, format!("the body has not come in {longest:?}"))),
     }
-    drop(listener);
-    graceful.shutdown().await;
 }
 
 /// Whether the request shows the token of `api`.
@@ -114,9 +106,10 @@ async fn read_thresholds(State(shared): State<Arc<Shared>>) -> Response {
 async fn request_thresholds(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
-    body: Result<Json<ThresholdRequest>, JsonRejection>,
+    request: Request,
 ) -> Result<Json<ModelThresholds>, Refusal> {
-    let Json(request) = body.map_err(|rejection| Refusal(rejection.status(), rejection.body_text()))?;
+    // Why before the token: what only reads is for all.
+    let request: ThresholdRequest = read_body(request).await.map_err(|(status, error)| Refusal(status, error))?;
     if !request.is_read() {
         authorize(&shared, &headers).await?;
     }
@@ -206,4 +199,35 @@ fn missing(shared: &Shared) -> Vec<String> {
         let unattended = (!table.is_attended(now)).then(|| "no scrape of a worker has ended for long".to_owned());
         table.unsettled().chain(late).chain(unattended).collect()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use axum::body::Body;
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        let request = |body| Request::post("/").header("content-type", "application/json").body(body).unwrap();
+        let answer: Result<ThresholdRequest, _> =
+            read_within(Duration::from_millis(5), request(Body::new(Never))).await;
+        let (status, sentence) = answer.unwrap_err();
+        assert_eq!((status, &*sentence), (StatusCode::REQUEST_TIMEOUT, "the body has not come in 5ms"));
+        assert!(read_body::<ThresholdRequest>(request(Body::from(r#"{"model":"m"}"#))).await.is_ok());
+    }
+
+    struct Never;
+
+    impl axum::body::HttpBody for Never {
+        type Data = axum::body::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<hyper::body::Frame<Self::Data>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
 }

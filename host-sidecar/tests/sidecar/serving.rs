@@ -10,6 +10,8 @@ use admission_core::view::WorkerState;
 use host_sidecar::{Config, Sidecar};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const STEADY: Page = Page::Steady { used: 50 };
 
@@ -80,6 +82,20 @@ async fn changing_thresholds_and_reading_views_take_the_token() {
     assert!(seen["proxies"][0]["took_view_ms_ago"].is_u64(), "{seen}");
     let page = client.get(url(sidecar.address(), "/metrics")).send().await.unwrap().text().await.unwrap();
     assert!(page.contains("sluice_sidecar_unauthorized_requests_total 4"), "{page}");
+}
+
+/// The whole length is claimed and none of it sent.
+#[tokio::test]
+async fn a_question_without_the_token_is_answered_before_its_body_comes() {
+    let worker = FakeWorker::start(STEADY);
+    let proxy = FakeProxy::start();
+    let sidecar = sidecar(&proxy, &[&worker], "").await;
+    let mut caller = TcpStream::connect(sidecar.address()).await.unwrap();
+    let head = "POST /v1/view HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n";
+    caller.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    caller.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
 }
 
 #[tokio::test]
