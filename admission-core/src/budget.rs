@@ -80,10 +80,11 @@ impl Rate {
         Spent(nanos(now).max(spent.0).saturating_add(self.cost(amount)))
     }
 
-    /// After getting an amount back.
+    /// After getting back an amount that was charged up to an instant: no more than time has not paid since.
+    // Why: what was charged before and has been earned back would be a second burst, for each request that ends small.
     #[must_use]
-    pub fn give_back(&self, spent: Spent, amount: u64) -> Spent {
-        Spent(spent.0.saturating_sub(self.cost(amount)))
+    pub fn give_back(&self, spent: Spent, amount: u64, charged_to: Spent, now: Time) -> Spent {
+        Spent(spent.0.saturating_sub(self.cost(amount).min(self.owed(charged_to, now))))
     }
 
     /// How the budget stands.
@@ -137,6 +138,29 @@ mod tests {
 
     const START: Time = Time(1_000_000);
 
+    /// A thousand a minute for five minutes, each kept open; then all end small, one after the other.
+    #[test]
+    fn what_time_has_paid_is_not_given_back() {
+        let rate = per_minute(1_000, 1_000);
+        let at = |minute: u64| Time(START.0 + minute * 60_000);
+        let (mut spent, mut charged_to) = (Spent::default(), Vec::new());
+        for minute in 0..5 {
+            spent = rate.spend(spent, 1_000, at(minute));
+            charged_to.push(spent);
+        }
+        let mut at_once = 0;
+        for charged_to in charged_to {
+            while rate.allows(spent, 1_000, at(5)).is_ok() {
+                spent = rate.spend(spent, 1_000, at(5));
+                at_once += 1_000;
+            }
+            spent = rate.give_back(spent, 1_000, charged_to, at(5));
+        }
+        assert_eq!((at_once, rate.allows(spent, 1, at(5)).is_ok()), (1_000, false));
+        let half = rate.give_back(spent, 1_000, spent, Time(at(5).0 + 30_000));
+        assert_eq!(rate.standing(half, Time(at(5).0 + 30_000)).remaining, 1_000, "half was paid by time");
+    }
+
     #[test]
     fn a_burst_and_then_the_rate() {
         let rate = per_minute(60, 3);
@@ -169,7 +193,7 @@ mod tests {
         let rate = per_minute(6_000, 1_000);
         let before = rate.spend(Spent::default(), 200, START);
         let spent = rate.spend(before, 700, START);
-        assert_eq!(rate.give_back(spent, 700), before);
+        assert_eq!(rate.give_back(spent, 700, spent, START), before);
         let in_debt = rate.spend(before, 1_800, START);
         let NotYet { wait, .. } = rate.allows(in_debt, 500, START).unwrap_err();
         assert_eq!(wait, Millis(15_000), "2,000 spent, 500 may be owed, 100 are earned a second");

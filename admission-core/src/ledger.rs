@@ -246,13 +246,13 @@ impl Ledger {
         }
     }
 
-    /// Gives a cost back to the budgets there are.
-    pub fn give_back(&mut self, rates: &Rates, cost: Cost) {
+    /// Gives a cost back to the budgets there are, which were spent up to these instants when it was charged.
+    pub fn give_back(&mut self, rates: &Rates, cost: Cost, (requests, tokens): (Spent, Spent), now: Time) {
         if let Some(rate) = &rates.requests {
-            self.requests_spent = rate.give_back(self.requests_spent, cost.requests);
+            self.requests_spent = rate.give_back(self.requests_spent, cost.requests, requests, now);
         }
         if let Some(rate) = &rates.tokens {
-            self.tokens_spent = rate.give_back(self.tokens_spent, cost.tokens.0);
+            self.tokens_spent = rate.give_back(self.tokens_spent, cost.tokens.0, tokens, now);
         }
     }
 

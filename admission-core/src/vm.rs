@@ -377,9 +377,9 @@ impl Vm {
                     Kind::Recharge | Kind::Overdraft => ledger.begin(members, *holder, *begun),
                 }
             }
-            if let Some(Settlement { rates, flow, charged, right }) = budget {
+            if let Some(Settlement { rates, flow, charged, charged_to, right }) = budget {
                 ledger.spend(rates, right.beyond(*charged), now);
-                ledger.give_back(rates, charged.beyond(*right));
+                ledger.give_back(rates, charged.beyond(*right), *charged_to, now);
                 if let Some(flow) = flow {
                     // Why not before it ends: what it proves to need says nothing of what it is served.
                     let served = matches!(kind, Kind::Release(_));

@@ -7,7 +7,7 @@ use super::claim::{Claim, Denied, Granted, Starts, contention};
 use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
-use crate::budget::Spent;
+use crate::budget::{Rates, Spent};
 use crate::decide::{Ask, Held, Rules, Turn, decide, may_grow};
 use crate::ledger::{Amount, Cost, LaneKey, Ledger, Report, TallyKey};
 use crate::members::Holder;
@@ -58,7 +58,8 @@ impl Vm {
             Ok(Granted { spent, endpoint, since }) => {
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
                 lease.since = since;
-                let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent };
+                lease.charged_to = spent;
+                let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent: spent[0] };
                 Ok(Admission { lease: self.keep(lease), endpoint, spending })
             }
             Err(denied) => {
@@ -98,7 +99,11 @@ impl Vm {
                 bytes: 0,
                 ..lease.clone()
             };
-            spent = Some(self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?);
+            let charged_to = self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?;
+            spent = Some(charged_to[0]);
+            if let Some(lease) = self.leases.get_mut(&id) {
+                lease.charged_to = charged_to;
+            }
         }
         let left: Vec<TallyKey> = lease.classes.iter().filter(|key| !classes.contains(key)).copied().collect();
         // One that is overdrawn holds more than it was charged for.
@@ -127,7 +132,7 @@ impl Vm {
         Ok(spent.map(|spent| Spending { rates: Arc::clone(&lease.tenant_rates), spent }))
     }
 
-    /// Charges what a lease needs beyond what it holds; what its tenant has spent with it.
+    /// Charges what a lease needs beyond what it holds; what its tenant and its pool have spent with it.
     fn grow(
         &mut self,
         store: &impl Store,
@@ -135,7 +140,7 @@ impl Vm {
         whole: Amount,
         rules: Rules<'_>,
         now: Time,
-    ) -> Result<(Spent, Spent), Refusal> {
+    ) -> Result<[(Spent, Spent); 2], Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
         let picture = self.picture(store, rules.pool);
         let known = picture.known(more.worker.is_some());
@@ -155,7 +160,10 @@ impl Vm {
         if denied.tenant_charged {
             let Lease { tenant_key: key, lane, amount, tenant_rates, cost, lanes, .. } = lease.clone();
             let flow = Some(lease.flow());
-            let budget = Some(Settlement::between(&tenant_rates, flow, cost, Cost::default()));
+            // Why without a bound: it was charged a moment ago.
+            let charged_to = (Spent(u64::MAX), Spent(u64::MAX));
+            let budget =
+                Some(Settlement { rates: tenant_rates, flow, charged: cost, charged_to, right: Cost::default() });
             let (kind, frees) = (Kind::Refund, Frees::Tenant(lanes));
             let (tallies, begun) = (Vec::new(), Vec::new());
             let change = Change { key, holder, lane, amount, tallies, begun, kind, budget, frees, evicted: None };
@@ -217,16 +225,18 @@ impl Vm {
         now: Time,
     ) -> Option<(Spent, Spent)> {
         let (holder, amount, lane) = (self.holder?, lease.amount, lease.lane);
-        let change = |key: &Rc<str>, rates, flow, frees, evicted| {
-            let budget = Some(Settlement::between(rates, flow, lease.cost, cost));
+        let change = |key: &Rc<str>, (rates, charged_to): (&Arc<Rates>, _), flow, frees, evicted| {
+            let (rates, charged, right) = (Arc::clone(rates), lease.cost, cost);
+            let budget = Some(Settlement { rates, flow, charged, charged_to, right });
             let (tallies, begun) = (lease.tallied_in(key).collect(), lease.begun_in(key).into_iter().collect());
             Change { key: Rc::clone(key), holder, lane, amount, tallies, begun, kind, budget, frees, evicted }
         };
         let for_pool = Frees::Pool(Arc::clone(&lease.pool), Arc::clone(&lease.lanes));
         let for_tenant = Frees::Tenant(Arc::clone(&lease.lanes));
         let flow = Some(lease.flow());
-        let of_pool = change(&lease.pool_key, &lease.pool_rates, None, for_pool, evicted);
-        let of_tenant = change(&lease.tenant_key, &lease.tenant_rates, flow, for_tenant, None);
+        let [to_tenant, to_pool] = lease.charged_to;
+        let of_pool = change(&lease.pool_key, (&lease.pool_rates, to_pool), None, for_pool, evicted);
+        let of_tenant = change(&lease.tenant_key, (&lease.tenant_rates, to_tenant), flow, for_tenant, None);
         // The tenant first: whoever is woken for the pool finds what its tenant has got back.
         let spent = self.change(store, of_tenant, now);
         self.look_at_tenant(store, &lease.tenant_key);
@@ -262,5 +272,6 @@ fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> L
         tenant_rates: Arc::clone(&rules.tenant.rates),
         pool_rates: Arc::clone(&rules.pool.rates),
         cost: ask.cost(),
+        charged_to: <[_; 2]>::default(),
     }
 }

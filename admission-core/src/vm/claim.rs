@@ -33,7 +33,8 @@ pub(super) enum Starts<'a> {
 
 /// A claim that was granted.
 pub(super) struct Granted {
-    pub(super) spent: (Spent, Spent),
+    /// Instants up to which the tenant's and the pool's budgets are spent with it.
+    pub(super) spent: [(Spent, Spent); 2],
     pub(super) endpoint: Option<Endpoint>,
     /// The count of the last answer to a view.
     pub(super) since: u64,
@@ -108,10 +109,10 @@ impl Claim<'_> {
                     pool_now.publish_evictable(members, holder, evictable);
                 }
             }
-            Ok((endpoint, begun.since))
+            Ok((endpoint, begun.since, pool_now.spent()))
         });
         match charged {
-            Ok(Ok((endpoint, since))) => Ok(Granted { spent, endpoint, since }),
+            Ok(Ok((endpoint, since, of_pool))) => Ok(Granted { spent: [spent, of_pool], endpoint, since }),
             Ok(Err(refusal)) => Err(Denied { refusal: Box::new(refusal), tenant_charged: true }),
             Err(error) => Err(Denied { refusal: Box::new(contention(&error)), tenant_charged: true }),
         }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::claim::Claim;
-use crate::budget::Rates;
+use crate::budget::{Rates, Spent};
 use crate::decide::MOST_TOKENS;
 use crate::ledger::{Amount, Begun, Cost, Evictable, Flow, FlowKey, LaneKey, Ledger, Report, SubFlow, TallyKey};
 use crate::members::{Holder, Members};
@@ -52,6 +52,8 @@ pub(super) struct Lease {
     pub(super) pool_rates: Arc<Rates>,
     /// What was spent from them.
     pub(super) cost: Cost,
+    /// Instants up to which the tenant's and the pool's budgets were spent with that.
+    pub(super) charged_to: [(Spent, Spent); 2],
 }
 
 impl Lease {
@@ -174,15 +176,10 @@ pub(super) struct Settlement {
     pub(super) flow: Option<Flow>,
     /// Cost that was charged when the request started.
     pub(super) charged: Cost,
+    /// Instants up to which the budgets were spent then.
+    pub(super) charged_to: (Spent, Spent),
     /// Cost that should have been.
     pub(super) right: Cost,
-}
-
-impl Settlement {
-    /// From what was spent to what should have been.
-    pub(super) fn between(rates: &Arc<Rates>, flow: Option<Flow>, charged: Cost, right: Cost) -> Self {
-        Self { rates: Arc::clone(rates), flow, charged, right }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

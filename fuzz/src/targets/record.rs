@@ -90,7 +90,7 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     let rate = |burst| Rate { amount: 3, period: Millis(60_000), burst, knob: Arc::from("x") };
     let rates = Rates { requests: Some(rate(1)), tokens: Some(rate(u64::MAX)) };
     ledger.spend(&rates, Cost { requests: u64::MAX, tokens: Tokens(1) }, NOW);
-    ledger.give_back(&rates, Cost { requests: 1, tokens: Tokens(u64::MAX) });
+    ledger.give_back(&rates, Cost { requests: 1, tokens: Tokens(u64::MAX) }, ledger.spent(), NOW);
     let (requests, tokens) = ledger.spent();
     for (rate, spent) in [(&rates.requests, requests), (&rates.tokens, tokens)] {
         let Some(rate) = rate else { continue };
