@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use admission_core::decide::Ask;
 use admission_core::endpoint::Endpoint;
 use admission_core::identity::{Source, tenant_name};
+use admission_core::platform;
 use admission_core::policy::{Lane, Policy, Pool};
 use admission_core::request::{Api, plain_path};
 use admission_core::terms::Arrival;
@@ -14,12 +15,6 @@ use sha2::{Digest, Sha256};
 use crate::headers::Headers;
 use crate::host;
 
-/// Headers beginning so are ours alone.
-const OUR_PREFIX: &str = "x-sluice-";
-
-/// The header that a cluster with the `override_host` policy reads.
-const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
-
 /// Headers in which a caller may name its objective, the one that is asked first before the older one.
 const OBJECTIVE_HEADERS: [&str; 2] = ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
 
@@ -27,25 +22,14 @@ const OBJECTIVE_HEADERS: [&str; 2] = ["x-llm-d-inference-objective", "x-gateway-
 /// before the older one.
 const DEADLINE_HEADERS: [&str; 2] = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
 
-/// The header, one of ours that callers may set, by which one would rather be refused than wait in a queue.
-const NO_QUEUE_HEADER: &str = "x-sluice-no-queue";
-
-/// Headers by which the platform, and nobody else, chooses a worker.
-const ENDPOINT_HEADERS: [&str; 3] =
-    [ENDPOINT_HEADER, "x-gateway-destination-endpoint-served", "x-gateway-destination-endpoint-subset"];
-
-/// Why a request would have been refused that is in shadow; of requests and of answers.
-pub const WOULD_REJECT: &str = "x-sluice-would-reject";
-
 /// What a request's headers say, some of which are [`spoofed`].
 pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
     let named = policy.tenant_sources.iter().find_map(|source| tenant(source, headers));
     let encoding = headers.get("content-encoding").unwrap_or_default();
     let path = headers.get(":path").unwrap_or_default();
     let path = plain_path(&String::from_utf8_lossy(&path));
-    let for_callers = |name: &String| {
-        name == NO_QUEUE_HEADER || policy.lane_header.as_ref() == Some(name) || policy.fairness_headers.contains(name)
-    };
+    let for_callers =
+        |name: &String| policy.lane_header.as_ref() == Some(name) || policy.fairness_headers.contains(name);
     Arrival {
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
         asked_lane: policy.lane_header.as_ref().and_then(|header| headers.text(header)).map(Cow::into_owned),
@@ -54,10 +38,10 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
         path,
         body_bytes: headers.text("content-length").and_then(|length| length.parse().ok()),
         encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
-        spoofed: !spoofed.iter().all(for_callers),
+        spoofed: spoofed.iter().any(|name| platform::chooses_routes(name) && !for_callers(name)),
         ttft_deadline: DEADLINE_HEADERS.iter().find_map(|header| Arrival::deadline(headers.text(header)?.trim_ascii())),
         sub: policy.sub_flow(policy.fairness_headers.iter().find_map(|header| headers.get(header)).as_deref()),
-        no_queue: headers.get(NO_QUEUE_HEADER).is_some_and(|value| value.eq_ignore_ascii_case(b"true")),
+        no_queue: headers.get(platform::NO_QUEUE).is_some_and(|value| value.eq_ignore_ascii_case(b"true")),
     }
 }
 
@@ -86,16 +70,7 @@ pub fn is_upgrade(headers: &Headers) -> bool {
 
 /// Names of the request's headers that callers must not set for the platform.
 pub fn spoofed(headers: &Headers) -> Vec<String> {
-    headers.names().filter(|name| is_for_the_platform(name)).map(str::to_owned).collect()
-}
-
-/// An underscore counts as a hyphen: servers that hand headers on as variables of an environment read one for the other.
-fn is_for_the_platform(name: &str) -> bool {
-    let begins = |with: &str| {
-        let alike = |(byte, wanted): (u8, u8)| byte == wanted || (byte, wanted) == (b'_', b'-');
-        name.len() >= with.len() && name.bytes().zip(with.bytes()).all(alike)
-    };
-    begins(OUR_PREFIX) || ENDPOINT_HEADERS.iter().any(|header| header.len() == name.len() && begins(header))
+    headers.names().filter(|name| platform::is_ours(name)).map(str::to_owned).collect()
 }
 
 /// Takes headers off.
@@ -105,32 +80,32 @@ pub fn strip(names: &[String]) {
 
 /// Tells the worker who sends the request.
 pub fn tag_tenant(tenant: &str) {
-    host::set_request_header("x-sluice-tenant", tenant);
+    host::set_request_header(platform::TENANT, tenant);
 }
 
 /// Tells the worker how urgent it is.
 pub fn tag_lane(lane: &Lane) {
-    host::set_request_header("x-sluice-lane", &lane.name);
-    host::set_request_header("x-sluice-priority", &lane.priority.to_string());
+    host::set_request_header(platform::LANE, &lane.name);
+    host::set_request_header(platform::PRIORITY, &lane.priority.to_string());
 }
 
 /// Tells the worker, and the proxy's routes, where the request goes.
 pub fn tag_pool(pool: &Pool) {
-    host::set_request_header("x-sluice-pool", &pool.name);
+    host::set_request_header(platform::POOL, &pool.name);
 }
 
 /// Tells the worker what the request was taken for.
 pub fn tag_estimate(ask: &Ask) {
-    host::set_request_header("x-sluice-prompt-tokens", &ask.prompt.0.to_string());
-    host::set_request_header("x-sluice-output-tokens", &ask.output.0.to_string());
+    host::set_request_header(platform::PROMPT_TOKENS, &ask.prompt.0.to_string());
+    host::set_request_header(platform::OUTPUT_TOKENS, &ask.output.0.to_string());
 }
 
 /// Tells the proxy's cluster which worker to take.
 pub fn tag_endpoint(endpoint: &Endpoint) {
-    host::set_request_header(ENDPOINT_HEADER, &endpoint.header);
+    host::set_request_header(platform::ENDPOINT, &endpoint.header);
 }
 
 /// Tells the worker that the request would have been refused.
 pub fn tag_would_reject(reason: &str) {
-    host::set_request_header(WOULD_REJECT, reason);
+    host::set_request_header(platform::WOULD_REJECT, reason);
 }

@@ -7,6 +7,7 @@ use admission_core::answer as refusals;
 use admission_core::decide::{Ask, Rules};
 use admission_core::intake::{Asked, Intake, Next, Wait};
 use admission_core::outcome::{Detail, Reason, Refusal, Retry};
+use admission_core::platform;
 use admission_core::policy::{Class, Lane, Policy, Pool};
 use admission_core::request::{Api, rewritten};
 use admission_core::terms::Terms;
@@ -422,7 +423,7 @@ impl Stream {
             self.answer_begins(&mut headers, now);
         }
         if let Some(reason) = self.would_reject {
-            headers.set(arrival::WOULD_REJECT, reason.label().to_owned());
+            headers.set(platform::WOULD_REJECT, reason.label().to_owned());
         }
         headers.write_to_answer();
     }

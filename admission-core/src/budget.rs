@@ -87,6 +87,14 @@ impl Rate {
         Spent(spent.0.saturating_sub(self.cost(amount).min(self.owed(charged_to, now))))
     }
 
+    /// The slower of two rates, with the smaller of their bursts.
+    #[must_use]
+    pub fn stricter(&self, other: &Self) -> Self {
+        let earned = |rate: &Self, period: Millis| u128::from(rate.amount) * u128::from(period.0);
+        let slower = if earned(other, self.period) < earned(self, other.period) { other } else { self };
+        Self { burst: self.burst.min(other.burst), ..slower.clone() }
+    }
+
     /// How the budget stands.
     #[must_use]
     pub fn standing(&self, spent: Spent, now: Time) -> Standing {

@@ -27,6 +27,7 @@ pub mod ledger;
 pub mod members;
 pub mod outcome;
 pub mod pairs;
+pub mod platform;
 pub mod policy;
 pub mod problem;
 pub mod queue;

@@ -93,6 +93,7 @@ impl Terms {
         let asked = arrival.asked_lane.as_ref().and_then(|name| policy.lane_named(name));
         let objective = arrival.objectives.iter().find_map(|name| policy.lane_of_objective(name));
         let is_unknown = objective.is_none() && !arrival.objectives.is_empty();
+        let asks_for_one = asked.or(objective).is_some();
         Self {
             tenant: arrival.tenant.clone(),
             tenant_key: policy.tenant_key(&arrival.tenant),
@@ -100,12 +101,9 @@ impl Terms {
             pool: route.pool.clone(),
             lane: asked.or(objective).or(route.lane).or(limits.lane),
             instead_of_default: if is_unknown { policy.line_up().of_unknown_objectives() } else { None },
-            highest: limits.max_lane.max(route.max_lane.unwrap_or(0)),
+            highest: limits.max_lane.max(route.highest(asks_for_one)),
             path: arrival.path.clone(),
-            limits: match &route.tier {
-                Some(tier) => Arc::new(limits.under(tier)),
-                None => Arc::clone(limits),
-            },
+            limits: route.limits(limits),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::budget::Rates;
+use crate::budget::{Rate, Rates};
 use crate::config::Mode;
 
 /// A limit and its place in the configuration.
@@ -63,5 +63,31 @@ impl Limits {
             cached_cost: other.cached_cost.or(self.cached_cost),
             ..self.clone()
         }
+    }
+
+    /// Limits that are the stricter of these and another's, each for itself.
+    #[must_use]
+    pub(crate) fn at_most(&self, other: &Self) -> Self {
+        let rates = Rates {
+            requests: stricter(&self.rates.requests, &other.rates.requests, Rate::stricter),
+            tokens: stricter(&self.rates.tokens, &other.rates.tokens, Rate::stricter),
+        };
+        let smaller = |own: &Cap, other: &Cap| if other.limit < own.limit { other.clone() } else { own.clone() };
+        Self {
+            requests: stricter(&self.requests, &other.requests, smaller),
+            tokens: stricter(&self.tokens, &other.tokens, smaller),
+            rates: Arc::new(rates),
+            // Without a price of its own a cached token costs as much as any, and nothing is dearer.
+            cached_cost: self.cached_cost.map(|own| other.cached_cost.map_or(own, |other| other.max(own))),
+            ..self.clone()
+        }
+    }
+}
+
+/// The stricter of two limits, one of which there may not be.
+fn stricter<T: Clone>(own: &Option<T>, other: &Option<T>, of_both: impl Fn(&T, &T) -> T) -> Option<T> {
+    match (own, other) {
+        (Some(own), Some(other)) => Some(of_both(own, other)),
+        _ => own.clone().or_else(|| other.clone()),
     }
 }

@@ -20,13 +20,58 @@ pub struct Route {
     pub(crate) lane: Option<usize>,
     /// Index of the highest lane its requests get.
     pub(crate) max_lane: Option<usize>,
+    /// Fields that bind only where they are stricter than what holds without them.
+    pub(super) narrowing: Narrowing,
+}
+
+/// Fields of a route that the caller may have chosen, each of which binds only where it is stricter than what holds without it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Narrowing {
+    pub(super) tier: Option<Arc<Limits>>,
+    pub(super) lane: Option<usize>,
+    pub(super) max_lane: Option<usize>,
+}
+
+impl Narrowing {
+    fn over(self, general: Self) -> Self {
+        Self {
+            tier: self.tier.or(general.tier),
+            lane: self.lane.or(general.lane),
+            max_lane: self.max_lane.or(general.max_lane),
+        }
+    }
 }
 
 impl Route {
-    /// Only what makes it stricter.
+    /// The route without what would loosen.
+    // Why the pool goes with it: whatever made the proxy choose the route, the request goes to that route's workers.
     #[must_use]
     pub(super) fn narrowed(self) -> Self {
-        Self { mode: self.mode.filter(|mode| *mode == Mode::Enforce), max_lane: self.max_lane, ..Self::default() }
+        Self {
+            enabled: self.enabled.filter(|enabled| *enabled),
+            mode: self.mode.filter(|mode| *mode == Mode::Enforce),
+            pool: self.pool,
+            narrowing: Narrowing { tier: self.tier, lane: self.lane, max_lane: self.max_lane },
+            ..Self::default()
+        }
+    }
+
+    /// Limits of a tenant that has these ones elsewhere.
+    #[must_use]
+    pub(crate) fn limits(&self, own: &Arc<Limits>) -> Arc<Limits> {
+        let here = self.tier.as_ref().map_or_else(|| Arc::clone(own), |tier| Arc::new(own.under(tier)));
+        match &self.narrowing.tier {
+            Some(tier) => Arc::new(here.at_most(tier)),
+            None => here,
+        }
+    }
+
+    /// Index of the highest lane that a request gets, given whether it asks for one.
+    #[must_use]
+    pub(crate) fn highest(&self, asks_for_one: bool) -> usize {
+        let Narrowing { lane, max_lane, .. } = self.narrowing;
+        let instead = lane.filter(|_| !asks_for_one);
+        [self.max_lane, max_lane, instead].into_iter().flatten().max().unwrap_or(0)
     }
 
     /// With what a more general route says where this one is silent.
@@ -39,6 +84,7 @@ impl Route {
             tier: self.tier.or(general.tier),
             lane: self.lane.or(general.lane),
             max_lane: self.max_lane.or(general.max_lane),
+            narrowing: self.narrowing.over(general.narrowing),
         }
     }
 }
@@ -52,8 +98,7 @@ pub struct Place<'a> {
     pub virtual_host: Option<&'a str>,
     /// See [`crate::request::plain_path`].
     pub path: &'a str,
-    /// The caller sent headers by which the proxy may have chosen the route, so a route's name and metadata only make it
-    /// stricter.
+    /// The caller sent headers by which the proxy may have chosen the route, so a route's name and metadata loosen nothing.
     pub spoofed: bool,
 }
 

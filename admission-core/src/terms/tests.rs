@@ -1,12 +1,23 @@
 use serde_json::json;
 
 use super::*;
-use crate::policy::Plugin;
+use crate::budget::Rate;
+use crate::policy::{Cap, Plugin};
 
 fn policy() -> Policy {
-    let json = json!({
+    parsed(&policy_json())
+}
+
+fn parsed(json: &serde_json::Value) -> Policy {
+    let Ok(Plugin::Filter(policy)) = Plugin::parse(json.to_string().as_bytes()) else { panic!("{json}") };
+    *policy
+}
+
+fn policy_json() -> serde_json::Value {
+    json!({
         "tiers": {
             "slow": {"max_in_flight": 2, "tokens_per_minute": 100, "max_lane": "standard"},
+            "wide": {"max_in_flight": 64, "requests_per_minute": 10000, "tokens_per_minute": 10000},
             "strict": {"max_in_flight": 1, "requests_per_minute": 5, "mode": "shadow", "lane": "interactive"},
         },
         "tenants": {
@@ -28,9 +39,7 @@ fn policy() -> Policy {
             {"match": {"route_name": "reports"}, "lane": "standard"},
             {"match": {"route_name": "reports"}, "lane": "last", "enabled": false},
         ],
-    });
-    let Ok(Plugin::Filter(policy)) = Plugin::parse(json.to_string().as_bytes()) else { panic!("{json}") };
-    *policy
+    })
 }
 
 fn arrival(tenant: &str, lane: Option<&str>, objective: Option<&str>, path: &str) -> Arrival {
@@ -84,13 +93,49 @@ fn of_several_objectives_the_first_that_is_known_goes() {
 fn of_a_route_that_the_caller_may_have_chosen_only_what_is_stricter_stands() {
     let policy = policy();
     let place = Place { route_name: Some("reports"), path: "/v1/completions", spoofed: true, ..Place::default() };
-    let loose = json!({"enabled": false, "mode": "shadow", "tier": "slow", "lane": "interactive", "pool": "p"});
-    let route = policy.route(place, policy.route_of_metadata(loose).unwrap());
-    assert_eq!((route.enabled, route.mode, &route.tier, route.lane), (None, None, &None, None));
-    assert_eq!(route.pool.unwrap().name, "cold", "paths are what they are, whatever headers say");
-    let strict = policy.route_of_metadata(json!({"mode": "enforce", "max_lane": "batch"})).unwrap();
-    let route = policy.route(place, strict);
-    assert_eq!((route.mode, route.max_lane), (Some(Mode::Enforce), policy.lane_named("batch")));
+    let terms = |place, metadata, tenant, asked| {
+        let route = policy.route(place, policy.route_of_metadata(metadata).unwrap());
+        let terms = Terms::of(&policy, &arrival(tenant, asked, None, place.path), &route);
+        let limit = |cap: &Option<Cap>| cap.as_ref().map(|cap| cap.limit);
+        let rate = |rate: &Option<Rate>| rate.as_ref().map(|rate| (rate.amount, rate.burst));
+        let limits = &terms.limits;
+        let held_to = (limit(&limits.requests), rate(&limits.rates.requests), rate(&limits.rates.tokens));
+        (route.enabled, terms.mode, terms.pool.clone(), held_to, terms.lane(&policy, None).name.clone())
+    };
+    let own = (Some(2), Some((10_000, 10_000)), Some((100, 100)));
+    let loose = json!({"enabled": false, "mode": "shadow", "tier": "wide", "lane": "interactive", "max_lane": "interactive",
+                       "pool": "p"});
+    let (enabled, mode, pool, held_to, lane) = terms(place, loose, "slow", None);
+    assert_eq!((enabled, mode, held_to), (None, Mode::Enforce, own), "its own limits, and where it has none those");
+    assert_eq!(lane, "last", "the default lane, which is below those that its tenant and its path allow");
+    assert_eq!(pool.unwrap().name, "p", "that is where the proxy sends it");
+    let strict = json!({"enabled": true, "mode": "enforce", "tier": "strict", "lane": "batch", "max_lane": "batch"});
+    let (enabled, mode, pool, held_to, lane) = terms(place, strict, "slow", Some("interactive"));
+    assert_eq!((enabled, mode, lane.as_str()), (Some(true), Mode::Enforce, "batch"));
+    assert_eq!(pool.unwrap().name, "cold", "paths are what they are, whatever headers say");
+    assert_eq!(held_to, (Some(1), Some((5, 5)), own.2), "the smaller of each");
+    let lower = || json!({"lane": "batch"});
+    assert_eq!(terms(place, lower(), "acme", None).4, "batch", "a lane below its tenant's");
+    assert_eq!(
+        terms(place, lower(), "acme", Some("standard")).4,
+        "standard",
+        "asked for, which the route lets callers do"
+    );
+    // What the path says holds: a route's tier is compared with the path's, and its highest lane, too.
+    let policy = with_a_strict_path(&policy_json());
+    let route =
+        policy.route(place, policy.route_of_metadata(json!({"tier": "wide", "max_lane": "interactive"})).unwrap());
+    let terms = Terms::of(&policy, &arrival("acme", Some("interactive"), None, place.path), &route);
+    assert_eq!(
+        (terms.limits.requests.as_ref().unwrap().limit, terms.lane(&policy, None).name.as_str()),
+        (1, "standard")
+    );
+}
+
+fn with_a_strict_path(policy: &serde_json::Value) -> Policy {
+    let mut policy = policy.clone();
+    policy["routes"][1]["tier"] = json!("strict");
+    parsed(&policy)
 }
 
 #[test]

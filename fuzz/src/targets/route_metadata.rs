@@ -81,7 +81,8 @@ fn route(object: Value) {
     let named = (says("enabled"), says("mode"), says("pool"), says("tier"));
     let is = (route.enabled.is_some(), route.mode.is_some(), route.pool.is_some(), route.tier.is_some());
     assert_eq!(named, is, "{object}");
-    assert_eq!((spoofed.enabled, spoofed.pool, spoofed.tier), (None, None, None), "{object}");
+    assert_eq!((&spoofed.pool, &spoofed.tier), (&route.pool, &None), "{object}");
+    assert_eq!(spoofed.enabled, route.enabled.filter(|enabled| *enabled), "{object}");
     assert!(spoofed.mode.is_none_or(|mode| mode == Mode::Enforce), "{object}");
 }
 

@@ -2,3 +2,4 @@
 
 mod a_second_burst;
 mod more_than_its_share;
+mod other_rules;

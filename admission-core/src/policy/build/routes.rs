@@ -1,7 +1,7 @@
 //! What differs on routes.
 
 use super::super::Route;
-use super::super::route::RouteRule;
+use super::super::route::{Narrowing, RouteRule};
 use super::lanes::lane_index;
 use super::{Checker, Names, check_path_prefix};
 use crate::config::{Config, RouteConfig, RouteMatchConfig};
@@ -61,5 +61,6 @@ pub(super) fn route(path: &str, config: &RouteConfig, names: Names<'_>, check: &
         mode: *mode,
         pool: found_pool.cloned(),
         tier: found_tier.cloned(),
+        narrowing: Narrowing::default(),
     }
 }

@@ -3,6 +3,7 @@
 use super::{Checker, SHA256_OF_NOTHING, check_header, check_tenant_name, sha256_digits};
 use crate::config::{ApiKeySource, TenantSource};
 use crate::identity::{ApiKeys, Source, UriName};
+use crate::platform;
 
 pub(super) fn sources(configs: &[TenantSource], check: &mut Checker<'_>) -> Vec<Source> {
     let sources = configs.iter().enumerate();
@@ -38,7 +39,7 @@ fn tenant_source(path: &str, config: &TenantSource, check: &mut Checker<'_>) -> 
 }
 
 fn check_source_header(path: String, header: &str, check: &mut Checker<'_>) {
-    if header.to_ascii_lowercase().starts_with("x-sluice-") {
+    if header.to_ascii_lowercase().starts_with(platform::PREFIX) {
         check.problem(
             path,
             "headers beginning with x-sluice- are removed from every request, so it would never be seen",

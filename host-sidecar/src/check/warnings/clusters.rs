@@ -1,6 +1,7 @@
 //! Of the clusters that a filter's routes lead to.
 
 use admission_core::config::Config;
+use admission_core::platform::ENDPOINT;
 
 use crate::check::Notes;
 use crate::check::envoy::Filter;
@@ -58,14 +59,11 @@ fn let_in(config: &Config, cluster: &Node<'_>) -> Option<u64> {
     pools.try_fold(0_u64, |sum, limit| Some(sum.saturating_add(limit?)))
 }
 
-/// The header that names the worker a request is steered to.
-const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
-
 /// A choice of worker that the cluster does not heed.
 pub fn endpoints(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut Notes) {
     let heeds = |cluster: &&Node<'_>| {
         let policy = cluster.get("load_balancing_policy");
-        policy.is_some_and(|policy| policy.mentions("override_host") && policy.mentions(ENDPOINT_HEADER))
+        policy.is_some_and(|policy| policy.mentions("override_host") && policy.mentions(ENDPOINT))
     };
     let reached = filter.reached();
     let deaf: Vec<String> =
@@ -79,7 +77,7 @@ pub fn endpoints(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut N
     for (index, _) in config.pools.iter().enumerate().filter(|(_, pool)| pool.pick_endpoint) {
         let message = format!(
             "the choice is not heeded by {}: its `load_balancing_policy` needs envoy.load_balancing_policies.override_host \
-             with {ENDPOINT_HEADER} among its sources",
+             with {ENDPOINT} among its sources",
             deaf.join(", ")
         );
         notes.warn(join(path, &format!("pools[{index}].pick_endpoint")), message);

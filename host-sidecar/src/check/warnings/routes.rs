@@ -1,11 +1,10 @@
 //! Of routes that callers could choose.
 
+use admission_core::platform;
+
 use crate::check::Notes;
 use crate::check::envoy::Filter;
 use crate::check::warnings::tenants::strips_first;
-
-/// Headers beginning so are set by the filter, behind which the proxy chooses a route anew.
-const OURS: [&str; 2] = ["x-sluice-", "x-gateway-destination-endpoint"];
 
 /// A route that looks at a header of ours, which the proxy looks at once before the filter has taken a caller's own off:
 /// the filter judges a request by that route.
@@ -15,7 +14,7 @@ pub fn chosen_by_callers(filter: &Filter<'_>, notes: &mut Notes) {
     for matched in hosts.iter().flat_map(|host| host.items("routes")).filter_map(|route| route.get("match")) {
         for header in matched.items("headers") {
             let Some(name) = header.text("name").map(str::to_ascii_lowercase) else { continue };
-            if OURS.iter().any(|ours| name.starts_with(ours)) && !strips_first(manager, &name) {
+            if platform::is_ours(&name) && !strips_first(manager, &name) {
                 let message = format!(
                     "callers who send {name:?} are judged by this route and not by their own; take it off before routes are \
                      chosen, with `early_header_mutation_extensions`"
