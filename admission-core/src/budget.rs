@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::hash;
 use crate::units::{Millis, Time};
 
 /// An amount for each period, of which `burst` may come at once.
@@ -19,6 +20,20 @@ pub struct Rate {
     pub burst: u64,
     /// Such as `tiers.free.requests_per_minute`.
     pub knob: Arc<str>,
+    /// Name of its instant, where it is a route's in the place of the tenant's own.
+    pub key: Option<RateKey>,
+}
+
+/// A rate's name as records know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateKey(pub u64);
+
+impl RateKey {
+    /// The key of a rate with this place in the configuration.
+    #[must_use]
+    pub fn of(knob: &str) -> Self {
+        Self(hash::stable(knob.as_bytes()))
+    }
 }
 
 /// The budgets of a tenant or a pool.
@@ -30,9 +45,26 @@ pub struct Rates {
     pub tokens: Option<Rate>,
 }
 
+impl Rates {
+    /// The same rates, each with an instant of its own.
+    #[must_use]
+    pub(crate) fn keyed(&self) -> Self {
+        let keyed = |rate: &Option<Rate>| rate.clone().map(|rate| Rate { key: Some(RateKey::of(&rate.knob)), ..rate });
+        Self { requests: keyed(&self.requests), tokens: keyed(&self.tokens) }
+    }
+}
+
 /// Until when what was spent is not yet earned back, in nanoseconds of the monotonic clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spent(pub u64);
+
+impl Spent {
+    /// Says whether something of what was spent is not yet earned back.
+    #[must_use]
+    pub const fn is_owed(self, now: Time) -> bool {
+        self.0 > nanos(now)
+    }
+}
 
 /// A budget that does not allow an amount now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +173,7 @@ mod tests {
     use super::*;
 
     fn per_minute(amount: u64, burst: u64) -> Rate {
-        Rate { amount, period: Millis(60_000), burst, knob: "knob".into() }
+        Rate { amount, period: Millis(60_000), burst, knob: "knob".into(), key: None }
     }
 
     const START: Time = Time(1_000_000);

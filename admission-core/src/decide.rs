@@ -264,8 +264,8 @@ pub fn tenant_lets(ask: &Ask, rules: Rules<'_>, (tenant, members): (&Ledger, &Me
 
 fn within_budgets(ask: &Ask, rules: Rules<'_>, held: Held<'_>, now: Time) -> Result<(), Refusal> {
     let (tenant, pool, cost) = (&rules.tenant.rates, &rules.pool.rates, ask.cost());
-    let (requests_spent, tokens_spent) = held.tenant.spent();
-    let pool_spent = held.pool.spent().0;
+    let (requests_spent, tokens_spent) = held.tenant.spent(tenant);
+    let pool_spent = held.pool.spent(pool).0;
     let budgets = [
         (&tenant.requests, requests_spent, cost.requests, "requests", Reason::TenantRequestRate),
         (&tenant.tokens, tokens_spent, cost.tokens.0, "tokens", Reason::TenantTokenRate),

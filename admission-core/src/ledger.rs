@@ -3,7 +3,7 @@
 //! A ledger is a list of columns, one for each VM and lane. A column whose VM is dead counts zero from the moment the
 //! membership says so and is dropped by whoever writes the record next; no journal of single requests is kept.
 
-use crate::budget::{Rates, Spent};
+use crate::budget::{Rate, Rates, Spent};
 use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::Sections;
@@ -25,6 +25,7 @@ mod sub_flows;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod tier_budgets;
 mod victims;
 
 pub use begun::{Begun, BegunAt, Unseen};
@@ -47,6 +48,7 @@ use pace::Pace;
 use per_vm::PerVm;
 use sub_flows::SubFlows;
 use tally::{Marks, Tally};
+use tier_budgets::TierBudgets;
 use victims::{Asked, Gone};
 
 /// An amount held.
@@ -139,6 +141,7 @@ pub struct Ledger {
     drain: Drain,
     requests_spent: Spent,
     tokens_spent: Spent,
+    tier_budgets: TierBudgets,
     tallies: PerVm<Tally>,
     marks: Marks,
     flows: Tags<MOST_FLOWS>,
@@ -230,29 +233,35 @@ impl Ledger {
         self.drain.note(held_for);
     }
 
-    /// Until when the budgets of requests and of tokens are spent.
+    /// Until when the budgets of requests and of tokens are spent; the default where one does not exist.
     #[must_use]
-    pub fn spent(&self) -> (Spent, Spent) {
-        (self.requests_spent, self.tokens_spent)
+    pub fn spent(&self, rates: &Rates) -> (Spent, Spent) {
+        let spent =
+            |rate: &Option<Rate>, own| rate.as_ref().map(|rate| self.tier_budgets.spent(rate, own)).unwrap_or_default();
+        (spent(&rates.requests, self.requests_spent), spent(&rates.tokens, self.tokens_spent))
     }
 
     /// Spends what a request costs from the budgets there are.
     pub fn spend(&mut self, rates: &Rates, cost: Cost, now: Time) {
         if let Some(rate) = &rates.requests {
-            self.requests_spent = rate.spend(self.requests_spent, cost.requests, now);
+            let spend = |spent| rate.spend(spent, cost.requests, now);
+            self.tier_budgets.change(rate, &mut self.requests_spent, now, spend);
         }
         if let Some(rate) = &rates.tokens {
-            self.tokens_spent = rate.spend(self.tokens_spent, cost.tokens.0, now);
+            let spend = |spent| rate.spend(spent, cost.tokens.0, now);
+            self.tier_budgets.change(rate, &mut self.tokens_spent, now, spend);
         }
     }
 
     /// Gives a cost back to the budgets there are, which were spent up to these instants when it was charged.
     pub fn give_back(&mut self, rates: &Rates, cost: Cost, (requests, tokens): (Spent, Spent), now: Time) {
         if let Some(rate) = &rates.requests {
-            self.requests_spent = rate.give_back(self.requests_spent, cost.requests, requests, now);
+            let give_back = |spent| rate.give_back(spent, cost.requests, requests, now);
+            self.tier_budgets.change(rate, &mut self.requests_spent, now, give_back);
         }
         if let Some(rate) = &rates.tokens {
-            self.tokens_spent = rate.give_back(self.tokens_spent, cost.tokens.0, tokens, now);
+            let give_back = |spent| rate.give_back(spent, cost.tokens.0, tokens, now);
+            self.tier_budgets.change(rate, &mut self.tokens_spent, now, give_back);
         }
     }
 

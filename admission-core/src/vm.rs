@@ -390,7 +390,8 @@ impl Vm {
                 evicted.apply(ledger, members, *holder);
             }
             let somebody_waits = !ledger.nobody_waits() || ledger.blocked(members).next().is_some();
-            Ok::<_, std::convert::Infallible>((ledger.spent(), somebody_waits.then(|| ledger.clone())))
+            let spent = budget.as_ref().map(|it| ledger.spent(&it.rates)).unwrap_or_default();
+            Ok::<_, std::convert::Infallible>((spent, somebody_waits.then(|| ledger.clone())))
         })?;
         let Ok((spent, waited_for)) = after;
         if let Some(ledger) = waited_for {

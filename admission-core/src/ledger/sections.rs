@@ -8,6 +8,7 @@ use super::last_starts::LastStarts;
 use super::per_vm::{PerVm, Row};
 use super::sub_flows::SubFlows;
 use super::tally::Marks;
+use super::tier_budgets::TierBudgets;
 use super::victims::Gone;
 use super::{Amount, Blocked, Column, Drain, LaneKey, Ledger};
 use crate::budget::Spent;
@@ -45,6 +46,7 @@ const SECTION_EVICTED: u8 = 29;
 const SECTION_SUB_FLOWS: u8 = 30;
 const SECTION_HEADS_PARTS: u8 = 31;
 const SECTION_BLOCKED_PARTS: u8 = 32;
+const SECTION_TIER_BUDGETS: u8 = 33;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -102,6 +104,7 @@ impl Record for Ledger {
         writer.section(SECTION_SUB_FLOWS, |out| self.sub_flows.write(out));
         writer.section(SECTION_HEADS_PARTS, |out| self.line.parts().write(out));
         writer.section(SECTION_BLOCKED_PARTS, |out| self.blocked.filter_map(Blocked::part).write(out));
+        writer.section(SECTION_TIER_BUDGETS, |out| self.tier_budgets.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -139,6 +142,7 @@ impl Record for Ledger {
                 SECTION_SUB_FLOWS => record.sub_flows = SubFlows::read(&mut reader)?,
                 SECTION_HEADS_PARTS => heads_parts = PerVm::read(&mut reader)?,
                 SECTION_BLOCKED_PARTS => blocked_parts = PerVm::read(&mut reader)?,
+                SECTION_TIER_BUDGETS => record.tier_budgets = TierBudgets::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}
                 _ => return Some(false),

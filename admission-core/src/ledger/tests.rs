@@ -225,9 +225,10 @@ fn full_ledger() -> Ledger {
     ledger.admit(&members, b, LaneKey(9), amount(2, 300));
     ledger.admit(&members, a, LaneKey(9), amount(3, 50));
     ledger.release(&members, b, LaneKey(9), amount(1, 150), Millis(10));
-    let rate = Rate { amount: 60, period: Millis(60_000), burst: 60, knob: "requests_per_minute".into() };
+    let rate = Rate { amount: 60, period: Millis(60_000), burst: 60, knob: "requests_per_minute".into(), key: None };
     let rates = Rates { requests: Some(rate.clone()), tokens: Some(rate) };
     ledger.spend(&rates, Cost { requests: 1, tokens: Tokens(2) }, Time(1_000));
+    ledger.spend(&rates.keyed(), Cost { requests: 3, tokens: Tokens(0) }, Time(1_000));
     ledger.tally(&members, a, TallyKey::class("long"), 1);
     ledger.tally(&members, b, TallyKey::bytes_of(LANE), 4);
     ledger.mark(WorkerKey::of("10.0.0.1:80"), (1, 2), Time(3));

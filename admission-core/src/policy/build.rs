@@ -241,7 +241,7 @@ fn check_rate(path: String, rate: Option<RateConfig>, check: &mut Checker<'_>) {
 
 fn rate(config: Option<RateConfig>, period: Millis, knob: String) -> Option<Rate> {
     let BurstyRate { rate, burst } = config?.parts();
-    Some(Rate { amount: rate, period, burst, knob: knob.into() })
+    Some(Rate { amount: rate, period, burst, knob: knob.into(), key: None })
 }
 
 fn check_model(path: String, model: &str, check: &mut Checker<'_>) {

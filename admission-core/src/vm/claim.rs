@@ -77,7 +77,7 @@ impl Claim<'_> {
                 Starts::Request { .. } => tenant.serve_flow(self.flow, virtual_time, cost.tokens),
                 Starts::Nothing => tenant.settle_flow(self.flow, Tokens(0), cost.tokens, false),
             }
-            Ok((before, tenant.spent()))
+            Ok((before, tenant.spent(tenant_rates)))
         })
         .map_err(failed)?
         .map_err(Denied::before_charging)?;
@@ -109,7 +109,7 @@ impl Claim<'_> {
                     pool_now.publish_evictable(members, holder, evictable);
                 }
             }
-            Ok((endpoint, begun.since, pool_now.spent()))
+            Ok((endpoint, begun.since, pool_now.spent(pool_rates)))
         });
         match charged {
             Ok(Ok((endpoint, since, of_pool))) => Ok(Granted { spent: [spent, of_pool], endpoint, since }),

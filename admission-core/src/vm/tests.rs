@@ -240,7 +240,10 @@ fn with_budgets(pool_cap: u64) -> Proxy {
 
 fn tokens_left(proxy: &Proxy) -> u64 {
     let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap().0;
-    let spending = Spending { rates: Arc::clone(&proxy.policy.limits("acme").rates), spent: ledger.spent() };
+    let spending = Spending {
+        rates: Arc::clone(&proxy.policy.limits("acme").rates),
+        spent: ledger.spent(&proxy.policy.limits("acme").rates),
+    };
     spending.at(proxy.now).tokens.unwrap().remaining
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use admission_core::budget::{Rate, Rates};
+use admission_core::budget::{Rate, RateKey, Rates};
 use admission_core::directory::Directory;
 use admission_core::estimate::{Batch, Experience, Family, Inputs};
 use admission_core::keys::Keys;
@@ -87,11 +87,12 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     ledger.admit(members, holder, LANE, MOST);
     assert!(ledger.admitted().requests >= before && ledger.held_by(LANE, members) == MOST);
     ledger.release(members, holder, LANE, MOST, Millis(u64::MAX));
-    let rate = |burst| Rate { amount: 3, period: Millis(60_000), burst, knob: Arc::from("x") };
-    let rates = Rates { requests: Some(rate(1)), tokens: Some(rate(u64::MAX)) };
+    let rate = |burst| Rate { amount: 3, period: Millis(60_000), burst, knob: Arc::from("x"), key: None };
+    let tokens = Rate { key: Some(RateKey::of("x")), ..rate(u64::MAX) };
+    let rates = Rates { requests: Some(rate(1)), tokens: Some(tokens) };
     ledger.spend(&rates, Cost { requests: u64::MAX, tokens: Tokens(1) }, NOW);
-    ledger.give_back(&rates, Cost { requests: 1, tokens: Tokens(u64::MAX) }, ledger.spent(), NOW);
-    let (requests, tokens) = ledger.spent();
+    ledger.give_back(&rates, Cost { requests: 1, tokens: Tokens(u64::MAX) }, ledger.spent(&rates), NOW);
+    let (requests, tokens) = ledger.spent(&rates);
     for (rate, spent) in [(&rates.requests, requests), (&rates.tokens, tokens)] {
         let Some(rate) = rate else { continue };
         let standing = rate.standing(spent, NOW);

@@ -34,7 +34,10 @@ pub(super) fn tiers(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> 
         let written = Written { path: &path, limits: tier };
         check_limits(written, lanes, check);
         let nothing = LimitsConfig::default();
-        tiers.insert(name.clone(), Arc::new(limits(written, Written { path: "", limits: &nothing }, lanes)));
+        let limits = limits(written, Written { path: "", limits: &nothing }, lanes);
+        // Why with keys: what these are for is routes, and a tenant has its own rates besides.
+        let rates = Arc::new(limits.rates.keyed());
+        tiers.insert(name.clone(), Arc::new(Limits { rates, ..limits }));
     }
     tiers
 }

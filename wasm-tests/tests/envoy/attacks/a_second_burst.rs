@@ -1,8 +1,10 @@
-//! An attacker that wants to spend more in one moment than its burst.
+//! Budgets: an attacker that wants to spend more in one moment than its burst, and one that wants to spend what is another's.
 
 use serde_json::json;
+use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};
+use wasm_tests::caller::{CHAT, chat};
 use wasm_tests::line::queues;
-use wasm_tests::rig::{Rig, Wait, eventually};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of};
 
 /// An attacker opens streams, one after the other as its budget allows, whose tokens time pays while they run. Then it leaves the first two:
 /// what it was charged for those comes back, but time has paid it already, so it buys no stream more in the same moment.
@@ -30,6 +32,33 @@ async fn what_time_has_paid_is_not_given_back() {
     .await;
     assert_eq!(rig.ask("evil", &[]).await, refused(), "what the last one cost is owed");
     drop(last);
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// An attacker that is anonymous, as others are, uses up the slow route; the others' requests on all other routes are as before.
+#[tokio::test]
+async fn a_slow_route_that_is_used_up_shuts_no_other_route() {
+    let mut setup = Setup::new(2, Wait::Unread)
+        .with("/tiers", json!({"slow": {"requests_per_minute": 3, "tokens_per_minute": 1_000_000}}))
+        .with("/tenants/anonymous", json!({"requests_per_minute": 6_000}))
+        .with("/routes", json!([{"match": {"path_prefix": "/slow/"}, "tier": "slow"}]));
+    setup.virtual_hosts = virtual_hosts(&[route_without_prefix("/slow/", "workers")]);
+    let rig = Rig::start(setup).await;
+    let post = async |path: &str| {
+        let answer = rig.post_to(path, "", &[], chat(MODEL, 1, false).to_string()).await;
+        (answer.status().as_u16(), reason_of(&answer))
+    };
+    let (slow, refused) = (format!("/slow{CHAT}"), (429, "tenant_request_rate".to_owned()));
+    let mut outcomes = Vec::new();
+    for _ in 0..4 {
+        outcomes.push(post(&slow).await.1);
+    }
+    assert_eq!(outcomes, ["", "", "", "tenant_request_rate"]);
+    for _ in 0..20 {
+        assert_eq!(post(CHAT).await, (200, String::new()), "the rate elsewhere");
+    }
+    assert_eq!(post(&slow).await, refused, "and what is spent elsewhere earns nothing there");
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }
