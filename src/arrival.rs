@@ -36,6 +36,7 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
         objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| headers.text(header)).map(Cow::into_owned).collect(),
         api: Api::of_plain_path(&path),
         path,
+        says_json: headers.text("content-type").is_none_or(|kind| kind.to_ascii_lowercase().contains("json")),
         body_bytes: headers.text("content-length").and_then(|length| length.parse().ok()),
         encoded: !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity"),
         spoofed: spoofed.iter().any(|name| platform::chooses_routes(name) && !for_callers(name)),

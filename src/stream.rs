@@ -373,6 +373,7 @@ impl Stream {
         if end_of_stream || is_upgrade || route.enabled == Some(false) {
             return Action::Continue;
         }
+        let arrival = arrival.on(&route);
         let terms = Terms::of(&self.policy, &arrival, &route);
         let lane_needs_model = terms.lane_needs_model(&self.policy);
         let intake = Intake::new(arrival, terms, &self.policy, Rc::clone(&self.instance) as _);

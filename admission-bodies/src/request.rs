@@ -40,7 +40,13 @@ pub enum Api {
     Messages,
     /// `…/embeddings`, which generates nothing.
     Embeddings,
-    /// Anything else; its body is charged by size.
+    /// `…/rerank`, `…/score`, `…/classify`, `…/pooling`, `…/tokenize` and `…/detokenize`, which generate nothing.
+    Pooling,
+    /// `…/audio/transcriptions` and `…/audio/translations`.
+    Audio,
+    /// `…/images/generations`, `…/images/edits` and `…/images/variations`.
+    Images,
+    /// Anything else; its body is read by its shape.
     Other,
 }
 
@@ -53,7 +59,8 @@ impl Api {
     /// assert_eq!(Api::of_path("/openai/v1/chat/completions?x=1"), Api::Chat);
     /// assert_eq!(Api::of_path("/v1/completions/"), Api::Completions);
     /// assert_eq!(Api::of_path("/v1/chat/completion%73"), Api::Chat);
-    /// assert_eq!(Api::of_path("/v1/images"), Api::Other);
+    /// assert_eq!(Api::of_path("/v1/rerank"), Api::Pooling);
+    /// assert_eq!(Api::of_path("/invocations"), Api::Other);
     /// ```
     #[must_use]
     pub fn of_path(path: &str) -> Self {
@@ -64,6 +71,7 @@ impl Api {
     #[must_use]
     pub fn of_plain_path(path: &str) -> Self {
         let path = path.trim_end_matches('/');
+        let ends_in = |ends: &[&str]| ends.iter().any(|end| path.ends_with(end));
         if path.ends_with("/chat/completions") {
             Self::Chat
         } else if path.ends_with("/completions") {
@@ -74,15 +82,27 @@ impl Api {
             Self::Messages
         } else if path.ends_with("/embeddings") {
             Self::Embeddings
+        } else if ends_in(&["/rerank", "/score", "/classify", "/pooling", "/tokenize", "/detokenize"]) {
+            Self::Pooling
+        } else if ends_in(&["/audio/transcriptions", "/audio/translations"]) {
+            Self::Audio
+        } else if ends_in(&["/images/generations", "/images/edits", "/images/variations"]) {
+            Self::Images
         } else {
             Self::Other
         }
     }
 
-    /// Whether its bodies are read; others are charged by size.
+    /// Says whether its bodies are JSON. Of other paths a body is read if it begins as JSON does.
     #[must_use]
-    pub const fn is_known(self) -> bool {
-        !matches!(self, Self::Other)
+    pub const fn is_json(self) -> bool {
+        !matches!(self, Self::Audio | Self::Images | Self::Other)
+    }
+
+    /// Says whether its answers are made token by token, as far as its path tells.
+    #[must_use]
+    pub const fn generates(self) -> bool {
+        !matches!(self, Self::Embeddings | Self::Pooling)
     }
 
     /// In metrics; never changes.
@@ -94,6 +114,9 @@ impl Api {
             Self::Responses => "responses",
             Self::Messages => "messages",
             Self::Embeddings => "embeddings",
+            Self::Pooling => "pooling",
+            Self::Audio => "audio",
+            Self::Images => "images",
             Self::Other => "other",
         }
     }
@@ -138,10 +161,14 @@ pub struct Facts {
     pub model: Option<String>,
     /// `stream`, where it is said.
     pub stream: Option<bool>,
+    /// `background`, where it is said.
+    pub background: Option<bool>,
+    /// There is a field of those that models are asked by: messages, prompts or token ids.
+    pub holds_prompt: bool,
     /// `stream_options.include_usage`, where it is said.
     pub include_usage: Option<bool>,
-    /// The largest of `max_tokens`, `max_completion_tokens` and `max_output_tokens`: which of them counts is the worker's
-    /// affair.
+    /// The largest of `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `max_new_tokens` and `n_predict`, at the top or among
+    /// `parameters` or `sampling_params`: which of them counts is the worker's affair.
     pub max_tokens: Option<u64>,
     /// Text of the prompt.
     pub text: Features,
@@ -168,8 +195,8 @@ impl Facts {
     #[must_use]
     pub fn sequences_of(&self, api: Api) -> u64 {
         match api {
-            Api::Completions | Api::Embeddings | Api::Other => self.sequences,
             Api::Chat | Api::Responses | Api::Messages => self.answers,
+            Api::Completions | Api::Embeddings | Api::Pooling | Api::Audio | Api::Images | Api::Other => self.sequences,
         }
     }
 }

@@ -34,9 +34,7 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
     let message = message(refusal, wait, batch_url);
     let body = match api {
         Api::Messages => serde_json::to_vec(&AnthropicBody::of(status, refusal, &message, batch_url)),
-        Api::Chat | Api::Completions | Api::Responses | Api::Embeddings | Api::Other => {
-            serde_json::to_vec(&OpenAiBody::of(status, refusal, &message, batch_url))
-        }
+        _ => serde_json::to_vec(&OpenAiBody::of(status, refusal, &message, batch_url)),
     };
     let mut headers =
         vec![("content-type", "application/json".to_owned()), ("x-sluice-reason", refusal.reason.label().to_owned())];

@@ -12,7 +12,7 @@ use crate::config::OutputEstimate;
 use crate::decide::Ask;
 use crate::policy::Pool;
 use crate::request::text::Features;
-use crate::request::{Api, Facts, Longest};
+use crate::request::{Api, Facts, Longest, Media};
 use crate::units::Tokens;
 
 mod errors;
@@ -31,6 +31,11 @@ pub use output::TENANT_SLOTS;
 pub use weights::{Inputs, Weights};
 
 pub use admission_bodies::BYTES_PER_TOKEN;
+
+/// Bytes of a recording that engines take in one piece: some thirty seconds, at what most formats need for them.
+const BYTES_PER_RECORDING: u64 = 1 << 19;
+
+const ONE_IMAGE: Media = Media { images: 1, recordings: 0, files: 0 };
 
 /// Who knows what requests cost.
 pub trait Estimates {
@@ -59,11 +64,18 @@ pub struct Estimator {
 }
 
 impl Estimator {
-    /// The ask of a request of which only the body's size is known.
+    /// The ask of a request of which only the body's size is known: text at so many bytes for a token, recordings and pictures as many
+    /// as the pool says.
     #[must_use]
-    pub fn from_size(&self, body_bytes: u64, api: Api) -> Ask {
-        let prompt = Tokens(body_bytes.div_ceil(BYTES_PER_TOKEN));
-        let output = if api == Api::Embeddings { Tokens(0) } else { self.usual_output };
+    pub fn from_size(&self, body_bytes: u64, api: Api, pool: &Pool) -> Ask {
+        let text = Tokens(body_bytes.div_ceil(BYTES_PER_TOKEN));
+        let recordings = body_bytes.div_ceil(BYTES_PER_RECORDING);
+        let prompt = match api {
+            Api::Audio => text.min(pool.media(Media { recordings, ..Media::default() })),
+            Api::Images => text.min(pool.media(ONE_IMAGE)),
+            _ => text,
+        };
+        let output = self.output(api, self.usual_output, 1, pool);
         Ask { prompt, longest_prompt: prompt, output, output_limit: None, prompt_read: false, sequences: 0 }
     }
 
@@ -83,8 +95,8 @@ impl Estimator {
         let longest_prompt = facts.longest_prompt.as_ref().map_or(prompt, of_one);
         let each = self.output_of_one(output_limit, longest_prompt, pool);
         let all = facts.sequences_of(api).max(1);
-        let output = if api == Api::Embeddings { Tokens(0) } else { each.times(all) };
-        let sequences = if matches!(api, Api::Embeddings | Api::Other) { 0 } else { all };
+        let output = self.output(api, each, all, pool);
+        let sequences = if api.generates() { all } else { 0 };
         Ask { prompt, longest_prompt, output, output_limit, prompt_read: true, sequences }
     }
 
@@ -95,6 +107,15 @@ impl Estimator {
         let seen = self.from_body(facts, api, pool);
         let rest = body_bytes.saturating_sub(facts.bytes).div_ceil(BYTES_PER_TOKEN);
         Ask { prompt: seen.prompt.plus(Tokens(rest)), prompt_read: false, ..seen }
+    }
+
+    /// Tokens of all answers.
+    fn output(&self, api: Api, each: Tokens, answers: u64, pool: &Pool) -> Tokens {
+        match api {
+            Api::Embeddings | Api::Pooling => Tokens(0),
+            Api::Images => pool.media(ONE_IMAGE).times(answers),
+            _ => each.times(answers),
+        }
     }
 
     fn output_of_one(&self, limit: Option<Tokens>, prompt: Tokens, pool: &Pool) -> Tokens {

@@ -182,6 +182,7 @@ impl Runner {
             path,
             body_bytes: None,
             encoded: false,
+            says_json: true,
             spoofed: false,
             ttft_deadline: step.deadline.as_deref().map(millis),
             no_queue: step.no_queue,

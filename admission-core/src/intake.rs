@@ -18,14 +18,19 @@ use crate::request::{Api, Broken, Changes, Media, Scanner, Slots};
 use crate::terms::{Arrival, Terms};
 use crate::units::Tokens;
 
+mod asked;
 mod beginning;
 #[cfg(test)]
 mod tests;
 
+pub use asked::Asked;
 use beginning::Beginning;
 
 /// Whatever is asked of it hangs on what it says, which workers may find out and this proxy cannot.
 const OTHER_UNICODE: &str = "it is text in UTF-16, in UTF-32 or behind a byte order mark; write it in plain UTF-8";
+
+const IN_BACKGROUND: &str =
+    "it asks for `background`, so its worker would go on after it has answered, where no limit sees it; leave that out";
 
 const NOT_IN_PART: &str = "no `model` in the part of the body that is held back (body.hold_limit); name it first";
 
@@ -53,40 +58,6 @@ pub enum Next {
     Correct(Ask),
     /// Refuse it.
     Refuse(Refusal),
-}
-
-/// What is to be remembered of a request whose body was read to its end.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
-    /// The model it names.
-    pub model: Option<String>,
-    /// What its prompt was estimated from.
-    pub inputs: Inputs,
-    /// Prompt tokens that were given as numbers.
-    pub token_ids: Tokens,
-    /// Answers asked for.
-    pub sequences: u64,
-    /// Longest answer it allows.
-    pub limit: Option<Tokens>,
-    /// Nothing but text and token ids went into its prompt.
-    pub plain: bool,
-}
-
-impl Asked {
-    /// What a report of the prompt says of its text.
-    #[must_use]
-    pub fn prompt_seen(&self, reported: Tokens) -> Option<Tokens> {
-        self.plain.then(|| Tokens(reported.0.saturating_sub(self.token_ids.0)))
-    }
-
-    /// What answers of so many tokens in all, expected to be `expected`, say of how long answers are. One that was cut short by
-    /// its limit says so only if it is longer than was expected: otherwise nobody knows how long it would have been.
-    #[must_use]
-    pub fn output_seen(&self, output: Tokens, expected: Tokens) -> Option<Tokens> {
-        let each = |all: Tokens| Tokens(all.0.div_ceil(self.sequences.max(1)));
-        let cut_short = self.limit.is_some_and(|limit| each(output) >= limit);
-        (!cut_short || output > expected).then(|| each(output)).filter(|each| each.0 > 0)
-    }
 }
 
 /// Follows one request.
@@ -210,7 +181,7 @@ impl Intake {
         match (self.wait, &self.pool) {
             (Wait::Unread, Some(pool)) => {
                 let size = self.arrival.body_bytes.unwrap_or(0);
-                self.decide(self.estimator(pool).from_size(size, self.arrival.api), pool)
+                self.decide(self.estimator(pool).from_size(size, self.arrival.api, pool), pool)
             }
             _ => Next::Hold,
         }
@@ -226,7 +197,7 @@ impl Intake {
         let other = policy.pool(pool.fallback_for(reason)?)?;
         let ask = match (self.wait, self.ended) {
             (Wait::Unread, _) => {
-                self.estimator(other).from_size(self.arrival.body_bytes.unwrap_or(0), self.arrival.api)
+                self.estimator(other).from_size(self.arrival.body_bytes.unwrap_or(0), self.arrival.api, other)
             }
             (_, true) => self.whole(other),
             (_, false) => self.part(other),
@@ -284,7 +255,7 @@ impl Intake {
         self.terms = terms;
         self.pool = Some(Arc::clone(&pool));
         let ask = match self.wait {
-            Wait::Unread => self.estimator(&pool).from_size(self.bytes(), self.arrival.api),
+            Wait::Unread => self.estimator(&pool).from_size(self.bytes(), self.arrival.api, &pool),
             Wait::AtHeaders | Wait::BodyHeld => self.whole(&pool),
         };
         Some((ask.at_most_what_fits(&self.terms.limits, &pool), pool))
@@ -302,21 +273,26 @@ impl Intake {
         self.scanner.feed(bytes);
         let end = end || self.arrival.body_bytes.is_some_and(|size| self.scanner.bytes() >= size);
         self.ended = end;
-        if let Some(refusal) = self.malformed() {
+        if let Some(refusal) = self.malformed().or_else(|| self.in_background()) {
             return Next::Refuse(refusal);
         }
         if self.admitted { self.after_admission(policy) } else { self.before_decision(policy) }
     }
 
-    /// Whether the body can be read as the request that its path says.
+    /// Whether the body can be read as the request that its path says, or that its shape says where the path says nothing.
     fn readable(&self) -> bool {
-        self.in_its_form() && self.broken().is_none()
+        let shaped = self.arrival.api != Api::Other || self.scanner.holds_prompt();
+        shaped && self.in_its_form() && self.broken().is_none()
     }
 
     /// Whether the body is to be read so. Encodings are told by headers, which workers may ignore: what begins as JSON does is
     /// read as such whatever they say.
     fn in_its_form(&self) -> bool {
-        self.arrival.api.is_known() && (!self.arrival.encoded || self.beginning.may_be_json())
+        if self.arrival.api.is_json() {
+            return !self.arrival.encoded || self.beginning.may_be_json();
+        }
+        // Why by the content type: what is no JSON may begin with any two bytes, and the samples of a recording often with zeros.
+        self.beginning.opens() || self.arrival.says_json && self.beginning.may_be_json()
     }
 
     fn broken(&self) -> Option<Broken> {
@@ -331,6 +307,12 @@ impl Intake {
             return Some(refuse(Reason::Malformed, Detail::Fixed(OTHER_UNICODE)));
         }
         broken.others_may_read().then(|| refuse(Reason::Malformed, Detail::Text(broken.to_string())))
+    }
+
+    /// A request that would hold nothing while its worker goes on with it, where its route does not allow that.
+    fn in_background(&self) -> Option<Refusal> {
+        let refused = self.scanner.in_background() && !self.terms.background && self.readable();
+        refused.then(|| refuse(Reason::Malformed, Detail::Fixed(IN_BACKGROUND)))
     }
 
     fn before_decision(&mut self, policy: &Policy) -> Next {
@@ -426,7 +408,7 @@ impl Intake {
         if self.readable() {
             self.estimator(pool).from_body(&facts, self.arrival.api, pool)
         } else {
-            self.estimator(pool).from_size(facts.bytes, self.arrival.api)
+            self.estimator(pool).from_size(facts.bytes, self.arrival.api, pool)
         }
     }
 
@@ -437,7 +419,7 @@ impl Intake {
         if self.readable() {
             self.estimator(pool).from_part(&facts, whole, self.arrival.api, pool)
         } else {
-            self.estimator(pool).from_size(whole, self.arrival.api)
+            self.estimator(pool).from_size(whole, self.arrival.api, pool)
         }
     }
 
@@ -469,7 +451,8 @@ impl Intake {
 
 /// Whether a decision takes more than headers, once the pool is known.
 fn depends_on_body(pool: &Pool, terms: &Terms, arrival: &Arrival, policy: &Policy) -> bool {
-    let tells_more = arrival.api.is_known();
+    // What comes as something else is seldom JSON, and is corrected once it has proved to be: an upload is not held for that.
+    let tells_more = arrival.api.is_json() || arrival.says_json;
     // A worker can be chosen only while the headers wait; so a request that does not say how long it is, and may not be read
     // there, is decided by a guess of nothing rather than sent wherever it likes.
     let on_its_length = arrival.body_bytes.is_none() && (policy.header_pause || !pool.pick_endpoint);

@@ -25,6 +25,8 @@ pub struct Arrival {
     pub body_bytes: Option<u64>,
     /// Its headers say that its body is encoded, so perhaps nothing in it can be read.
     pub encoded: bool,
+    /// True where the headers say that the body is JSON, or do not say what it is.
+    pub says_json: bool,
     /// It carries headers that only the platform may set, other than a lane asked for.
     pub spoofed: bool,
     /// How soon its caller wants the first token, see [`Arrival::deadline`].
@@ -54,6 +56,12 @@ impl Arrival {
         whole.filter(|millis| *millis > 0).map(Millis)
     }
 
+    /// The request as one of the API that its route names, where that names one.
+    #[must_use]
+    pub fn on(self, route: &Route) -> Self {
+        Self { api: route.api.unwrap_or(self.api), ..self }
+    }
+
     /// Where it is, on a route of which the proxy has told names or not.
     #[must_use]
     pub fn place<'a>(&'a self, route_name: Option<&'a str>, virtual_host: Option<&'a str>) -> Place<'a> {
@@ -74,6 +82,8 @@ pub struct Terms {
     pub mode: Mode,
     /// The pool it goes to, whatever model it names.
     pub pool: Option<Arc<Pool>>,
+    /// True lets the worker go on after it has answered.
+    pub background: bool,
     /// Index of the lane that it asks for, or that its route or tenant gives it.
     lane: Option<usize>,
     /// Index of the lane that it gets instead of the default one: it asks for objectives that the policy does not list.
@@ -99,6 +109,7 @@ impl Terms {
             tenant_key: policy.tenant_key(&arrival.tenant),
             mode: limits.mode.or(route.mode).unwrap_or(policy.mode),
             pool: route.pool.clone(),
+            background: route.background.unwrap_or(false),
             lane: asked.or(objective).or(route.lane).or(limits.lane),
             instead_of_default: if is_unknown { policy.line_up().of_unknown_objectives() } else { None },
             highest: limits.max_lane.max(route.highest(asks_for_one)),

@@ -62,7 +62,7 @@ impl Answer {
 
 impl Stream {
     /// The headers of an answer that its worker gives to an admitted request. One that is an error costs nothing, so it is not
-    /// read, and one of no API that is known only where a budget hangs on it.
+    /// read, and one to a body that could not be read only where a budget hangs on it.
     pub(super) fn answer_begins(&mut self, headers: &mut Headers, now: Time) {
         let mut timing = String::with_capacity(48);
         if let Some(waited) = self.waited {
@@ -73,7 +73,8 @@ impl Stream {
         timing.push_str("worker;dur=");
         push_number(&mut timing, now.since(self.answer.admitted).0);
         headers.add("server-timing", timing);
-        if self.failed || !(self.api.is_known() || self.spending.counts_tokens()) {
+        let is_read = self.api.is_json() || self.asked.is_some() || self.spending.counts_tokens();
+        if self.failed || !is_read {
             return;
         }
         let (kind, encoding) = (headers.text("content-type"), headers.text("content-encoding"));

@@ -60,6 +60,7 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         api: Api::Completions,
         body_bytes: None,
         encoded: false,
+        says_json: true,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

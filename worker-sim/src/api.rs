@@ -122,11 +122,12 @@ impl App {
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
-        .route("/v1/chat/completions", post(|app, request| infer(app, request, Api::Chat)))
-        .route("/v1/completions", post(|app, request| infer(app, request, Api::Completions)))
-        .route("/v1/messages", post(|app, request| infer(app, request, Api::Messages)))
-        .route("/v1/responses", post(|app, request| infer(app, request, Api::Responses)))
-        .route("/v1/embeddings", post(|app, request| infer(app, request, Api::Embeddings)))
+        .route("/v1/chat/completions", post(|app, request| infer(app, request, Some(Api::Chat))))
+        .route("/v1/completions", post(|app, request| infer(app, request, Some(Api::Completions))))
+        .route("/v1/messages", post(|app, request| infer(app, request, Some(Api::Messages))))
+        .route("/v1/responses", post(|app, request| infer(app, request, Some(Api::Responses))))
+        .route("/v1/embeddings", post(|app, request| infer(app, request, Some(Api::Embeddings))))
+        .route("/invocations", post(|app, request| infer(app, request, None)))
         .route("/v1/models", get(models))
         .route("/health", get(|| async {}))
         .route("/metrics", get(metrics))
@@ -137,13 +138,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-async fn infer(State(app): State<Arc<App>>, request: Request, api: Api) -> Response {
+/// Answers a request of an API, or of the one that the fields of its body tell, as vLLM does for `/invocations`.
+async fn infer(State(app): State<Arc<App>>, request: Request, api: Option<Api>) -> Response {
     let (head, body) = request.into_parts();
     app.door.receive(&head.headers);
     let body = match to_bytes(body, BODY_LIMIT).await {
         Ok(body) => body,
-        Err(error) => return Refusal::Malformed(error.to_string()).answer(api),
+        Err(error) => return Refusal::Malformed(error.to_string()).answer(api.unwrap_or(Api::Chat)),
     };
+    let api = api.unwrap_or_else(|| Api::of_body(&body));
     // From here on the request is inside; dropping the handler, as a lost connection does, takes it out again.
     let seat = app.door.enter(&head.headers, &body);
     if app.has(Fault::Hang) {

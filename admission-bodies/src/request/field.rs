@@ -19,6 +19,8 @@ pub(super) enum Field {
     MaxTokens,
     MaxCompletionTokens,
     MaxOutputTokens,
+    MaxNewTokens,
+    NPredict,
     N,
     BestOf,
     /// Messages of a chat, or what stands beside them: a system prompt.
@@ -27,6 +29,12 @@ pub(super) enum Field {
     System,
     /// Text, several texts, or token ids. Where objects stand in it, as in a call of the responses API, they are messages.
     Prompt,
+    /// A prompt, unless its value is an object.
+    Text,
+    /// An object of limits, or a list of such objects; whatever else it has counts as if it were not known.
+    Parameters,
+    /// Says whether the worker goes on after it has answered.
+    Background,
     Suffix,
     /// Token ids in place of messages.
     TokenIds,
@@ -52,11 +60,16 @@ impl Field {
             b"max_tokens" => Self::MaxTokens,
             b"max_completion_tokens" => Self::MaxCompletionTokens,
             b"max_output_tokens" => Self::MaxOutputTokens,
+            b"max_new_tokens" => Self::MaxNewTokens,
+            b"n_predict" => Self::NPredict,
             b"n" => Self::N,
             b"best_of" => Self::BestOf,
             b"messages" => Self::Messages,
             b"system" => Self::System,
-            b"prompt" | b"input" => Self::Prompt,
+            b"prompt" | b"input" | b"inputs" | b"text_input" => Self::Prompt,
+            b"text" => Self::Text,
+            b"parameters" | b"sampling_params" => Self::Parameters,
+            b"background" => Self::Background,
             b"suffix" => Self::Suffix,
             b"input_ids" => Self::TokenIds,
             b"previous_response_id" | b"conversation" | b"truncate_prompt_tokens" => Self::Elsewhere,
@@ -71,7 +84,26 @@ impl Field {
 
     /// Whether its value is a number that limits or multiplies the answer.
     pub(super) fn is_limit(self) -> bool {
-        matches!(self, Self::MaxTokens | Self::MaxCompletionTokens | Self::MaxOutputTokens | Self::N | Self::BestOf)
+        matches!(
+            self,
+            Self::MaxTokens
+                | Self::MaxCompletionTokens
+                | Self::MaxOutputTokens
+                | Self::MaxNewTokens
+                | Self::NPredict
+                | Self::N
+                | Self::BestOf
+        )
+    }
+
+    /// Says whether its value is a switch that is read.
+    pub(super) fn is_switch(self) -> bool {
+        matches!(self, Self::Stream | Self::Background)
+    }
+
+    /// Says whether it holds what the model is asked.
+    pub(super) fn is_asked(self) -> bool {
+        matches!(self, Self::Messages | Self::Prompt | Self::TokenIds)
     }
 
     /// Whether it holds messages or blocks of them.
@@ -169,6 +201,8 @@ pub(super) struct Limits {
     max_tokens: Option<u64>,
     max_completion_tokens: Option<u64>,
     max_output_tokens: Option<u64>,
+    max_new_tokens: Option<u64>,
+    n_predict: Option<u64>,
 }
 
 impl Limits {
@@ -179,19 +213,28 @@ impl Limits {
             Field::MaxTokens => self.max_tokens = number,
             Field::MaxCompletionTokens => self.max_completion_tokens = number,
             Field::MaxOutputTokens => self.max_output_tokens = number,
+            Field::MaxNewTokens => self.max_new_tokens = number,
+            Field::NPredict => self.n_predict = number,
             Field::N => self.n = number,
             Field::BestOf => self.best_of = number,
             _ => {}
         }
     }
 
+    /// Takes the value of a limit that may be there several times, of which the largest counts.
+    pub(super) fn raise(&mut self, field: Field, number: Option<u64>) {
+        let limit = if matches!(field, Field::N | Field::BestOf) { &mut self.n } else { &mut self.max_tokens };
+        *limit = (*limit).max(number.filter(|number| *number > 0));
+    }
+
     /// Longest answer, in tokens: the largest limit, since which of them counts is the worker's affair.
     pub(super) fn max_tokens(&self) -> Option<u64> {
-        self.max_completion_tokens.max(self.max_tokens).max(self.max_output_tokens)
+        let of_openai = self.max_completion_tokens.max(self.max_tokens).max(self.max_output_tokens);
+        of_openai.max(self.max_new_tokens).max(self.n_predict)
     }
 
     /// Answers to one prompt.
-    pub(super) fn answers(&self) -> u64 {
-        self.n.max(self.best_of).unwrap_or(1)
+    pub(super) fn answers(&self) -> Option<u64> {
+        self.n.max(self.best_of)
     }
 }

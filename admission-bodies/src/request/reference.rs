@@ -143,13 +143,19 @@ fn weight(prompt: &Longest) -> u64 {
 #[derive(Default)]
 struct Reading {
     facts: Facts,
-    limits: [Option<u64>; 5],
+    limits: [Option<u64>; 7],
+    /// Among `parameters` or `sampling_params`.
+    parameters: [Option<u64>; 7],
     prompts: Vec<Longest>,
+    /// Prompts before the field being read.
+    before: usize,
+    most_prompts: usize,
     /// Written as data, in an object of that depth.
     held: Option<(String, u32)>,
 }
 
-const LIMITS: [&str; 5] = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of"];
+const LIMITS: [&str; 7] =
+    ["max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict", "n", "best_of"];
 
 /// What a body says; `None` of one that is no JSON object.
 #[must_use]
@@ -159,12 +165,14 @@ pub fn facts(body: &[u8]) -> Option<Facts> {
     for (key, value) in &entries {
         reading.field(key, value);
     }
-    let Reading { mut facts, limits: [a, b, c, n, best_of], prompts, .. } = reading;
+    let Reading { mut facts, limits, parameters, prompts, most_prompts, .. } = reading;
     facts.bytes = body.len() as u64;
-    facts.max_tokens = a.max(b).max(c);
-    facts.answers = n.max(best_of).unwrap_or(1);
-    facts.sequences = (prompts.len() as u64).max(1).saturating_mul(facts.answers);
-    if prompts.len() > 1 {
+    let largest =
+        |of: std::ops::Range<usize>| limits[of.clone()].iter().chain(&parameters[of]).flatten().copied().max();
+    facts.max_tokens = largest(0..5);
+    facts.answers = largest(5..7).unwrap_or(1);
+    facts.sequences = (most_prompts as u64).max(1).saturating_mul(facts.answers);
+    if most_prompts > 1 {
         let mut listed = Longest::default();
         for prompt in &prompts {
             listed.text.add(&prompt.text);
@@ -185,6 +193,12 @@ impl Reading {
             Node::Literal(Literal { value: text, .. }) | Node::Text(text) => Some(text.as_bytes()),
             _ => None,
         };
+        self.facts.holds_prompt |= !is_null(value)
+            && match key {
+                "messages" | "prompt" | "input" | "inputs" | "text_input" | "input_ids" => true,
+                "text" => !matches!(value, Node::Object(_)),
+                _ => false,
+            };
         match key {
             "model" => {
                 self.facts.model = match value {
@@ -193,13 +207,17 @@ impl Reading {
                 }
             }
             "stream" => self.facts.stream = scalar.and_then(switch),
+            "background" => self.facts.background = scalar.and_then(switch),
+            "parameters" | "sampling_params" => self.parameters(value, 1),
             "stream_options" => self.options(value),
             "messages" => self.chat(value, (1, false), "messages"),
             "system" => self.chat(value, (1, false), "system"),
-            "prompt" | "input" => {
-                self.prompts.clear();
+            "text" if matches!(value, Node::Object(_)) => self.strings(value),
+            "prompt" | "input" | "inputs" | "text_input" | "text" => {
+                self.before = self.prompts.len();
                 self.facts.elsewhere |= matches!(value, Node::Object(_));
                 self.chat(value, (1, false), "prompt");
+                self.most_prompts = self.most_prompts.max(self.prompts.len() - self.before);
             }
             "input_ids" => self.token_ids(value, 1),
             "previous_response_id" | "conversation" | "truncate_prompt_tokens" => {
@@ -215,6 +233,25 @@ impl Reading {
                 }
                 None => self.strings(value),
             },
+        }
+    }
+
+    /// Limits in objects at the second and third depth; `depth` is that of the container around the value.
+    fn parameters(&mut self, value: &Node, depth: u32) {
+        match value {
+            Node::List(list) => list.iter().for_each(|value| self.parameters(value, depth + 1)),
+            Node::Object(entries) => {
+                for (key, value) in entries {
+                    match LIMITS.iter().position(|limit| limit == key).filter(|_| depth < 3) {
+                        Some(index) if !matches!(value, Node::List(_) | Node::Object(_)) => {
+                            let number = limit(value).filter(|limit| *limit > 0);
+                            self.parameters[index] = self.parameters[index].max(number);
+                        }
+                        _ => self.parameters(value, depth + 1),
+                    }
+                }
+            }
+            other => self.strings(other),
         }
     }
 

@@ -60,13 +60,20 @@ pub struct Scanner {
     model: Vec<u8>,
     model_too_long: bool,
     high_surrogate: Option<u16>,
+    /// Prompts of the list being read, or of the last one.
     prompts: u64,
+    /// Most prompts of a list before it.
+    most_prompts: u64,
     /// Text and token ids before the prompt being read, where there is a list of them.
     before: Prompt,
     longest: Prompt,
     /// All prompts of that list together.
     listed: Prompt,
     limits: Limits,
+    /// The last key in an object of limits.
+    parameter: Field,
+    /// Limits of such objects.
+    parameters: Limits,
     slots: Slots,
 }
 
@@ -170,6 +177,18 @@ impl Scanner {
         self.facts.model.as_deref()
     }
 
+    /// Says whether something was found so far that a model may be asked.
+    #[must_use]
+    pub fn holds_prompt(&self) -> bool {
+        self.facts.holds_prompt
+    }
+
+    /// Says whether the worker is to go on after it has answered.
+    #[must_use]
+    pub fn in_background(&self) -> bool {
+        self.facts.background == Some(true)
+    }
+
     /// Bytes seen so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -187,11 +206,13 @@ impl Scanner {
             let beside = self.facts.token_ids.saturating_sub(self.listed.token_ids);
             Longest { text: one.features(&text), token_ids: beside.saturating_add(self.longest.token_ids) }
         };
+        let prompts = self.prompts.max(self.most_prompts);
+        let answers = self.limits.answers().max(self.parameters.answers()).unwrap_or(1);
         Facts {
-            max_tokens: self.limits.max_tokens(),
-            longest_prompt: (self.prompts > 1).then(longest),
-            answers: self.limits.answers(),
-            sequences: self.prompts.max(1).saturating_mul(self.limits.answers()),
+            max_tokens: self.limits.max_tokens().max(self.parameters.max_tokens()),
+            longest_prompt: (prompts > 1).then(longest),
+            answers,
+            sequences: prompts.max(1).saturating_mul(answers),
             text,
             ..self.facts.clone()
         }

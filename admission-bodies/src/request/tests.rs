@@ -63,7 +63,7 @@ fn the_longest_prompt_is_known_whatever_stands_beside_it() {
     assert_eq!(longest(&format!(r#"{{"prompt": "{big}", "input": ["a", "bc"]}}"#)), Some((502, 0)));
     assert_eq!(longest(&format!(r#"{{"prompt": ["a", "bc"], "suffix": "{big}"}}"#)), Some((502, 0)));
     let twice = format!(r#"{{"prompt": ["a", "b"], "prompt": "{big}"}}"#);
-    assert_eq!((longest(&twice), facts(&twice).sequences), (None, 1), "the last counts");
+    assert_eq!((longest(&twice), facts(&twice).sequences), (Some((501, 0)), 2), "the list with most counts");
 }
 
 #[test]
@@ -144,6 +144,41 @@ fn prompts_are_text_a_list_or_token_ids() {
     assert_eq!(read("[true, false, -0, -0.0, 5.0, 1e2, null]").token_ids, 6, "workers take these for numbers");
     let in_place = facts(r#"{"messages": [{"role": "user", "content": "x"}], "input_ids": [1, 2, 3, "four"]}"#);
     assert_eq!((in_place.token_ids, in_place.text.bytes()), (3, 5));
+}
+
+#[test]
+fn of_several_fields_of_prompts_the_one_with_most_counts() {
+    let read = |fields: &str| facts(&format!("{{{fields}}}"));
+    for field in ["prompt", "input", "inputs", "text_input", "text"] {
+        let listed = read(&format!(r#""{field}": ["a", "b", "c"]"#));
+        assert_eq!((listed.sequences, listed.holds_prompt), (3, true), "{field}");
+        let hidden = read(&format!(r#""{field}": ["a", "b", "c"], "prompt": "x", "input": ["y"], "inputs": null"#));
+        assert_eq!((hidden.sequences, hidden.text.bytes()), (3, 5), "{field}");
+    }
+    assert!(!read(r#""text": {"format": {"type": "text"}}, "prompt": null, "documents": ["x"]"#).holds_prompt);
+    assert!(read(r#""input_ids": [1]"#).holds_prompt && read(r#""messages": []"#).holds_prompt);
+}
+
+#[test]
+fn limits_of_other_engines_count_wherever_they_are_read() {
+    let read = |fields: &str| facts(&format!(r#"{{"inputs": "x", {fields}}}"#));
+    for (fields, max_tokens, answers) in [
+        (r#""max_new_tokens": 5"#, Some(5), 1),
+        (r#""n_predict": 6, "n": 2"#, Some(6), 2),
+        (r#""n_predict": -1"#, None, 1),
+        (r#""parameters": {"max_new_tokens": 7, "best_of": 3}"#, Some(7), 3),
+        (r#""sampling_params": [{"n": "4"}, {"n": 2, "max_new_tokens": 8}], "n": null"#, Some(8), 4),
+        (r#""sampling_params": {"n": 9}, "sampling_params": {"n": 1}"#, None, 9),
+        (r#""x": {"n": 9}"#, None, 1),
+    ] {
+        let facts = read(fields);
+        assert_eq!((facts.max_tokens, facts.answers), (max_tokens, answers), "{fields}");
+    }
+    assert_eq!(read(r#""parameters": {"stop": ["word"]}"#).text.bytes(), 5, "what else is there may be rendered");
+    for (written, in_background) in [("true", Some(true)), (r#""Yes""#, Some(true)), ("0", Some(false)), ("null", None)]
+    {
+        assert_eq!(read(&format!(r#""background": {written}"#)).background, in_background, "{written}");
+    }
 }
 
 #[test]

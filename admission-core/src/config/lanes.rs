@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgingConfig, DispatchBudgetConfig, Mode, QueueConfig};
 use crate::problem::Problem;
+use crate::request::Api;
 
 /// A named priority band.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -118,6 +119,12 @@ pub struct RouteConfig {
     /// Instead of the whole filter's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    /// API of its requests, whatever their paths are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<ApiConfig>,
+    /// `true` lets its requests ask for `background`: their worker goes on after it has answered, and no limit counts that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub background: Option<bool>,
     /// Name of the pool its requests go to, whatever model they name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
@@ -130,6 +137,46 @@ pub struct RouteConfig {
     /// Name of one of `tiers`, whose limits of requests and tokens hold on this route instead of the tenant's own; it must have some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
+}
+
+/// API of a route's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ApiConfig {
+    /// Chats.
+    ChatCompletions,
+    /// Texts to be completed.
+    Completions,
+    /// OpenAI's responses.
+    Responses,
+    /// Anthropic's messages.
+    Messages,
+    /// Embeddings, which generate nothing.
+    Embeddings,
+    /// Ranks, scores, classes and tokens, which generate nothing.
+    Pooling,
+    /// Recordings to be written down.
+    Audio,
+    /// Pictures to be made.
+    Images,
+}
+
+impl ApiConfig {
+    /// The API of that name.
+    #[must_use]
+    pub const fn api(self) -> Api {
+        match self {
+            Self::ChatCompletions => Api::Chat,
+            Self::Completions => Api::Completions,
+            Self::Responses => Api::Responses,
+            Self::Messages => Api::Messages,
+            Self::Embeddings => Api::Embeddings,
+            Self::Pooling => Api::Pooling,
+            Self::Audio => Api::Audio,
+            Self::Images => Api::Images,
+        }
+    }
 }
 
 /// Which requests a route's entry is for: at least one field; all that are given must hold.

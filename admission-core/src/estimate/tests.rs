@@ -83,9 +83,15 @@ fn size_stands_in_for_what_was_not_read() {
     let policy = policy();
     let pool = policy.only_pool().unwrap();
     let estimator = Unlearned.of(pool, None, "");
-    assert_eq!(estimator.from_size(4_001, Api::Chat).prompt, Tokens(1_001));
-    assert_eq!(estimator.from_size(4_001, Api::Embeddings).output, Tokens(0));
-    assert_eq!(estimator.from_size(4_001, Api::Other).output, Tokens(100), "who knows what it generates");
+    assert_eq!(estimator.from_size(4_001, Api::Chat, pool).prompt, Tokens(1_001));
+    assert_eq!(estimator.from_size(4_001, Api::Embeddings, pool).output, Tokens(0));
+    assert_eq!(estimator.from_size(4_001, Api::Other, pool).output, Tokens(100), "who knows what it generates");
+    let (mib, each) = (1 << 20, &pool.estimate);
+    assert_eq!(estimator.from_size(mib, Api::Audio, pool).prompt, Tokens(2 * each.recording_tokens));
+    let image = estimator.from_size(mib, Api::Images, pool);
+    assert_eq!((image.prompt, image.output), (Tokens(each.image_tokens), Tokens(each.image_tokens)));
+    let images = estimator.from_body(&facts(r#"{"prompt": "a cat", "n": 3}"#), Api::Images, pool);
+    assert_eq!((images.output, images.sequences), (Tokens(3 * each.image_tokens), 3));
     let part = facts(r#"{"prompt": "one two"#);
     let whole = part.bytes + 400;
     let ask = estimator.from_part(&part, whole, Api::Completions, pool);

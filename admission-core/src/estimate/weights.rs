@@ -28,7 +28,9 @@ impl Inputs {
     pub fn new(text: &Features, messages: u64, tools: u64, api: Api) -> Self {
         let beside = match api {
             Api::Chat | Api::Messages | Api::Responses => [messages, tools, 1],
-            Api::Completions | Api::Embeddings | Api::Other => [0; 3],
+            // By its shape: workers that read messages there put them into the same template.
+            Api::Other if messages > 0 => [messages, tools, 1],
+            Api::Completions | Api::Embeddings | Api::Pooling | Api::Audio | Api::Images | Api::Other => [0; 3],
         };
         let mut counts = [0; Weights::COUNT];
         for (place, count) in counts.iter_mut().zip(text.counts().iter().chain(&beside)) {

@@ -14,6 +14,12 @@ impl Beginning {
         self.known = room.zip(bytes).map(|(place, byte)| *place = *byte).count().saturating_add(self.known);
     }
 
+    /// A JSON object begins so, or one behind a mark of the order of bytes in UTF-8.
+    pub(super) fn opens(self) -> bool {
+        let [first, _] = self.bytes;
+        self.known > 0 && opens(first) || self.known == 2 && self.bytes == [0xef, 0xbb]
+    }
+
     /// A JSON object may begin so, in whatever way its text is written. Nothing may become anything.
     pub(super) fn may_be_json(self) -> bool {
         let [first, _] = self.bytes;

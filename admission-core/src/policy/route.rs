@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Limits, Pool};
 use crate::config::Mode;
+use crate::request::Api;
 
 /// What differs on a route; what is not given is as everywhere.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,6 +13,10 @@ pub struct Route {
     pub enabled: Option<bool>,
     /// Whether decisions bind.
     pub mode: Option<Mode>,
+    /// API of its requests, whatever their paths are.
+    pub api: Option<Api>,
+    /// True lets its requests ask their worker to go on after it has answered.
+    pub background: Option<bool>,
     /// Where its requests go.
     pub pool: Option<Arc<Pool>>,
     /// Limits of requests and tokens instead of the tenant's.
@@ -51,6 +56,7 @@ impl Route {
             enabled: self.enabled.filter(|enabled| *enabled),
             mode: self.mode.filter(|mode| *mode == Mode::Enforce),
             pool: self.pool,
+            background: self.background.filter(|allowed| !*allowed),
             narrowing: Narrowing { tier: self.tier, lane: self.lane, max_lane: self.max_lane },
             ..Self::default()
         }
@@ -80,6 +86,8 @@ impl Route {
         Self {
             enabled: self.enabled.or(general.enabled),
             mode: self.mode.or(general.mode),
+            api: self.api.or(general.api),
+            background: self.background.or(general.background),
             pool: self.pool.or(general.pool),
             tier: self.tier.or(general.tier),
             lane: self.lane.or(general.lane),

@@ -54,6 +54,7 @@ fn arrival(tenant: &str, lane: Option<&str>, objective: Option<&str>, path: &str
         api,
         body_bytes: None,
         encoded: false,
+        says_json: true,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

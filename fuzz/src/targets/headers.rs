@@ -152,6 +152,7 @@ fn check_terms(lines: &Lines<'_>, path: &str) {
         api: Api::of_plain_path(path),
         body_bytes: None,
         encoded: false,
+        says_json: true,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

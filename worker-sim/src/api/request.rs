@@ -1,6 +1,7 @@
 //! From a request's body to the sequences it asks for.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::refusal::Refusal;
 use crate::Config;
@@ -22,6 +23,18 @@ pub(crate) enum Api {
     Messages,
     Responses,
     Embeddings,
+}
+
+impl Api {
+    /// The first API that takes the fields of a body.
+    pub(crate) fn of_body(body: &[u8]) -> Self {
+        let fields: Value = serde_json::from_slice(body).unwrap_or_default();
+        match ["messages", "prompt"].map(|field| !fields[field].is_null()) {
+            [false, true] => Self::Completions,
+            [false, false] if !fields["input"].is_null() => Self::Embeddings,
+            _ => Self::Chat,
+        }
+    }
 }
 
 /// What a request asks for.

@@ -59,6 +59,9 @@ impl Scanner {
             self.see_declaration();
             return self.field_begins();
         }
+        if self.field == Field::Parameters {
+            self.parameter = Field::of_key(key);
+        }
         self.inner = Inner::of_key(key);
     }
 
@@ -67,13 +70,21 @@ impl Scanner {
         match self.field {
             Field::Model => self.facts.model = None,
             Field::Stream => self.facts.stream = None,
+            Field::Background => self.facts.background = None,
             Field::StreamOptions => self.facts.include_usage = None,
-            Field::Prompt => (self.prompts, self.longest, self.listed) = (0, Prompt::default(), Prompt::default()),
+            // Why not the last: which of several keys of prompts counts is the worker's affair.
+            Field::Prompt | Field::Text => {
+                self.most_prompts = self.most_prompts.max(self.prompts);
+                self.prompts = 0;
+            }
             field => self.limits.set(field, None),
         }
     }
 
     pub(super) fn value_begins(&mut self, byte: u8) {
+        if self.field == Field::Text && self.depth == 1 {
+            self.field = if byte == b'{' { Field::Other } else { Field::Prompt };
+        }
         if byte != b'n' {
             self.something_begins(byte);
         }
@@ -90,6 +101,7 @@ impl Scanner {
     fn something_begins(&mut self, byte: u8) {
         let is_elsewhere = self.field == Field::Elsewhere || self.field == Field::Prompt && byte == b'{';
         self.facts.elsewhere |= self.depth == 1 && is_elsewhere;
+        self.facts.holds_prompt |= self.depth == 1 && self.field.is_asked();
         if self.depth > 1 && self.in_object() && self.field.is_chat() && !self.declaration {
             let media = &mut self.facts.media;
             match self.inner {
@@ -136,7 +148,8 @@ impl Scanner {
         match self.field {
             Field::Model if self.depth == 1 => Use::Model,
             Field::StreamOptions if self.depth == 2 && inner == Inner::IncludeUsage => Use::Short,
-            field if self.depth == 1 && (field.is_limit() || field == Field::Stream) => Use::Short,
+            field if self.depth == 1 && (field.is_limit() || field.is_switch()) => Use::Short,
+            Field::Parameters if self.is_parameter() => Use::Short,
             _ if self.declaration => Use::Text,
             Field::Messages | Field::System | Field::Prompt => match inner {
                 Inner::Link | Inner::Image | Inner::Audio | Inner::FileLink => Use::Nothing,
@@ -151,6 +164,7 @@ impl Scanner {
             | Field::Priority
             | Field::TokenIds
             | Field::Elsewhere
+            | Field::Parameters
             | Field::Other => Use::Text,
             _ => Use::Nothing,
         }
@@ -159,6 +173,8 @@ impl Scanner {
     pub(super) fn short_ended(&mut self) {
         if self.field.is_limit() {
             self.limits.set(self.field, self.short.whole_number());
+        } else if self.field == Field::Parameters {
+            self.parameters.raise(self.parameter, self.short.whole_number());
         } else {
             self.switched(switch(self.short.bytes()));
         }
@@ -167,6 +183,7 @@ impl Scanner {
     fn switched(&mut self, on: Option<bool>) {
         match self.field {
             Field::Stream => self.facts.stream = on,
+            Field::Background => self.facts.background = on,
             _ => self.facts.include_usage = on,
         }
     }
@@ -218,12 +235,20 @@ impl Scanner {
     pub(super) fn literal_ends(&mut self) {
         match (self.field, self.depth) {
             (field, 1) if field.is_limit() => self.limits.set(field, self.short.whole_number()),
-            (Field::Stream, 1) => self.switched(switch(self.short.bytes())),
+            (field, 1) if field.is_switch() => self.switched(switch(self.short.bytes())),
+            (Field::Parameters, _) if self.is_parameter() => {
+                self.parameters.raise(self.parameter, self.short.whole_number());
+            }
             (Field::StreamOptions, 2) if self.inner() == Inner::IncludeUsage => {
                 self.switched(switch(self.short.bytes()));
             }
             _ => {}
         }
+    }
+
+    /// Says whether the value is a limit of an object of limits, or of one in a list of such objects.
+    fn is_parameter(&self) -> bool {
+        matches!(self.depth, 2 | 3) && self.in_object() && self.parameter.is_limit()
     }
 
     fn begin_prompt(&mut self) {

@@ -3,7 +3,7 @@
 use super::super::reference::facts as by_tree;
 use super::super::{Facts, Scanner};
 
-const TOP: [&str; 27] = [
+const TOP: [&str; 35] = [
     "model",
     "stream",
     "stream_options",
@@ -31,9 +31,17 @@ const TOP: [&str; 27] = [
     "instructions",
     "x",
     "include_usage",
+    "inputs",
+    "text_input",
+    "text",
+    "parameters",
+    "sampling_params",
+    "background",
+    "max_new_tokens",
+    "n_predict",
 ];
 
-const INNER: [&str; 21] = [
+const INNER: [&str; 24] = [
     "role",
     "content",
     "type",
@@ -55,6 +63,9 @@ const INNER: [&str; 21] = [
     "source",
     "file_id",
     "media_type",
+    "n",
+    "best_of",
+    "max_new_tokens",
 ];
 
 const STRINGS: [&str; 24] = [

@@ -4,7 +4,7 @@ use super::super::Route;
 use super::super::route::{Narrowing, RouteRule};
 use super::lanes::lane_index;
 use super::{Checker, Names, check_path_prefix};
-use crate::config::{Config, RouteConfig, RouteMatchConfig};
+use crate::config::{ApiConfig, Config, RouteConfig, RouteMatchConfig};
 
 pub(super) fn routes(config: &Config, names: Names<'_>, check: &mut Checker<'_>) -> Vec<RouteRule> {
     let mut rules = Vec::new();
@@ -30,11 +30,11 @@ pub(super) fn routes(config: &Config, names: Names<'_>, check: &mut Checker<'_>)
 /// `path` is empty for an object that stands by itself.
 pub(super) fn route(path: &str, config: &RouteConfig, names: Names<'_>, check: &mut Checker<'_>) -> Route {
     let place = |field: &str| if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
-    let RouteConfig { matches: _, enabled, mode, pool, lane, max_lane, tier } = config;
+    let RouteConfig { matches: _, enabled, mode, api, background, pool, lane, max_lane, tier } = config;
     let says = RouteConfig { matches: None, ..config.clone() };
     if says == RouteConfig::default() && check.shape == 0 {
         check
-            .problem(path, "changes nothing: it needs one of `enabled`, `mode`, `pool`, `lane`, `max_lane` and `tier`");
+            .problem(path, "changes nothing: it needs one of `enabled`, `mode`, `api`, `background`, `pool`, `lane`, `max_lane` and `tier`");
     }
     let found_pool = pool.as_ref().and_then(|name| names.pools.iter().find(|pool| pool.name == *name));
     if let (Some(name), None) = (pool, found_pool) {
@@ -59,6 +59,8 @@ pub(super) fn route(path: &str, config: &RouteConfig, names: Names<'_>, check: &
         max_lane: index(max_lane, "max_lane"),
         enabled: *enabled,
         mode: *mode,
+        api: api.map(ApiConfig::api),
+        background: *background,
         pool: found_pool.cloned(),
         tier: found_tier.cloned(),
         narrowing: Narrowing::default(),

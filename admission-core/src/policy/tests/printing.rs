@@ -6,10 +6,11 @@ use fastrand::Rng;
 
 use super::*;
 use crate::config::{
-    AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, DispatchBudgetConfig,
-    EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, OutputEstimate, PoolConfig,
-    PoolQueueConfig, QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms, RetryAfterConfig, RouteConfig,
-    RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource, ViewConfig,
+    AgingConfig, ApiConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config,
+    DispatchBudgetConfig, EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode,
+    OutputEstimate, PoolConfig, PoolQueueConfig, QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms,
+    RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
+    ViewConfig,
 };
 use crate::estimate::Family;
 
@@ -213,6 +214,8 @@ fn route(rng: &mut Rng, lane: &str) -> RouteConfig {
         }),
         enabled: Some(rng.bool()),
         mode: some(rng, mode),
+        api: some(rng, |_| ApiConfig::Pooling),
+        background: some(rng, |rng| rng.bool()),
         pool: some(rng, |_| "pool-0".to_owned()),
         lane: some(rng, |_| lane.to_owned()),
         max_lane: some(rng, |_| lane.to_owned()),
