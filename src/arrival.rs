@@ -31,6 +31,7 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
     let for_callers =
         |name: &String| policy.lane_header.as_ref() == Some(name) || policy.fairness_headers.contains(name);
     Arrival {
+        wrong_key: named.is_none() && policy.tenant_sources.iter().any(|source| has_key(source, headers)),
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
         asked_lane: policy.lane_header.as_ref().and_then(|header| headers.text(header)).map(Cow::into_owned),
         objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| headers.text(header)).map(Cow::into_owned).collect(),
@@ -46,6 +47,12 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
     }
 }
 
+/// Says whether a source of keys finds one, whose ever it is.
+fn has_key(source: &Source, headers: &Headers) -> bool {
+    let Source::ApiKey(keys) = source else { return false };
+    headers.get(&keys.header).is_some_and(|value| keys.key(&value).is_some())
+}
+
 fn tenant(source: &Source, headers: &Headers) -> Option<String> {
     match source {
         Source::Metadata(path) => tenant_name(&host::dynamic_metadata(path)?),
@@ -53,11 +60,7 @@ fn tenant(source: &Source, headers: &Headers) -> Option<String> {
         Source::Header(header) => tenant_name(&headers.get(header)?),
         Source::ApiKey(keys) => {
             let value = headers.get(&keys.header)?;
-            // Schemes such as `Bearer` are the same in any case.
-            let (prefix, key) = value.split_at_checked(keys.prefix.len())?;
-            if !prefix.eq_ignore_ascii_case(keys.prefix.as_bytes()) {
-                return None;
-            }
+            let key = keys.key(&value)?;
             keys.tenant(&Sha256::digest(key).into()).map(str::to_owned)
         }
     }

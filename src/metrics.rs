@@ -61,6 +61,8 @@ const BOUND_USED: &str = "sluice_bound_used_permille";
 const BUDGET: &str = "sluice_dispatch_budget_allowed";
 /// Requests held beyond what the last scrape has seen, by pool.
 const UNSEEN: &str = "sluice_unseen_requests";
+/// One where tenants that are not listed have no limit while others have, else zero.
+const UNLIMITED: &str = "sluice_unlisted_tenants_unlimited";
 /// Live workers that report no KV blocks, by pool.
 const KV_UNKNOWN: &str = "sluice_kv_unknown_workers";
 /// Requests that another pool has taken, under the pool that refused them and its reason.
@@ -311,6 +313,7 @@ impl Metrics {
 
     /// Sets the gauges of every pool from the records, which is the truth whatever VM died.
     pub fn record_pools(&self, policy: &Policy, members: &Members, now: Time) {
+        self.gauge(&[], UNLIMITED, u64::from(policy.unlimited.is_some()));
         for pool in policy.pools() {
             let gauge = |metric: &str, value: u64| self.gauge(&[("pool", &pool.name)], metric, value);
             let view = SharedData.read(&pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));

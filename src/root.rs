@@ -96,7 +96,7 @@ impl RootContext for Root {
     fn on_configure(&mut self, _: usize) -> bool {
         match Plugin::parse(&self.get_plugin_configuration().unwrap_or_default()) {
             Ok(Plugin::Filter(policy)) => {
-                policy.outdated.iter().for_each(|outdated| log::warn!("{outdated}"));
+                policy.outdated.iter().chain(&policy.unlimited).for_each(|problem| log::warn!("{problem}"));
                 let puller = policy.pull.as_ref().map(|pull| Box::new(Puller::new(&policy, pull)));
                 let (policy, routes, gauged) = (Rc::new(*policy), Rc::default(), Cell::default());
                 let instance = Instance::of(&policy, host::root_id(), self.context_id);

@@ -49,6 +49,9 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
         }
         None => headers.push(("x-should-retry", "false".to_owned())),
     }
+    if status == 401 {
+        headers.push(("www-authenticate", "Bearer".to_owned()));
+    }
     Answer { status, headers, body: body.unwrap_or_default() }
 }
 
@@ -188,6 +191,7 @@ struct Limit<'a> {
 impl<'a> OpenAiBody<'a> {
     fn of(status: u16, refusal: &'a Refusal, message: &'a str, batch_url: Option<&'a str>) -> Self {
         let kind = match status {
+            401 => "authentication_error",
             429 => "rate_limit_error",
             500.. => "service_unavailable_error",
             _ => "invalid_request_error",
@@ -200,6 +204,7 @@ impl<'a> OpenAiBody<'a> {
 impl<'a> AnthropicBody<'a> {
     fn of(status: u16, refusal: &'a Refusal, message: &'a str, batch_url: Option<&'a str>) -> Self {
         let kind = match status {
+            401 => "authentication_error",
             404 => "not_found_error",
             413 => "request_too_large",
             429 => "rate_limit_error",
@@ -307,6 +312,20 @@ mod tests {
         assert_eq!(header("x-ratelimit-remaining-requests"), Some("599"));
         assert_eq!(header("x-ratelimit-reset-tokens"), Some("61500ms"));
         assert!(rate_limits(&Budgets::default()).is_empty());
+    }
+
+    #[test]
+    fn a_wrong_key_is_answered_as_apis_do() {
+        let refused = refused(Reason::UnknownKey, Retry::Never);
+        for api in [Api::Chat, Api::Messages] {
+            let answer = refusal(&refused, api, &policy(&json!({})).reject, 0);
+            let body: Value = serde_json::from_slice(&answer.body).unwrap();
+            assert_eq!((answer.status, body["error"]["type"].as_str()), (401, Some("authentication_error")));
+            assert_eq!(
+                (header(&answer, "www-authenticate"), header(&answer, "x-should-retry")),
+                (Some("Bearer"), Some("false"))
+            );
+        }
     }
 
     #[test]

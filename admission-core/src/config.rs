@@ -116,6 +116,20 @@ impl Config {
         let lanes = self.lanes.iter().enumerate();
         lanes.filter_map(|(index, lane)| lanes::outdated(&format!("lanes[{index}]"), lane)).collect()
     }
+
+    /// The lack of limits of tenants that are not listed, where others have some.
+    #[must_use]
+    pub fn unlimited(&self) -> Option<Problem> {
+        let limits = |limits: &LimitsConfig| {
+            let caps = limits.max_in_flight.is_some() || limits.max_tokens_in_flight.is_some();
+            caps || limits.requests_per_minute.is_some() || limits.tokens_per_minute.is_some()
+        };
+        let of_tier = |tenant: &TenantLimitsConfig| tenant.tier.as_ref().and_then(|tier| self.tiers.get(tier));
+        let is_limited = |tenant: &TenantLimitsConfig| limits(&tenant.own()) || of_tier(tenant).is_some_and(limits);
+        let message = "those that it does not list have no limit, while others have: give `\"*\"` some, or `\"*\": {}` to leave it so";
+        let unlimited = !self.tenants.contains_key("*") && self.tenants.values().any(is_limited);
+        unlimited.then(|| Problem::new("tenants", message))
+    }
 }
 
 /// Configuration of the control listener.

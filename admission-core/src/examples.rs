@@ -183,6 +183,7 @@ impl Runner {
             body_bytes: None,
             encoded: false,
             says_json: true,
+            wrong_key: false,
             spoofed: false,
             ttft_deadline: step.deadline.as_deref().map(millis),
             no_queue: step.no_queue,

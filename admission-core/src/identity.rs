@@ -67,6 +67,13 @@ impl ApiKeys {
         Self { header, prefix, keys }
     }
 
+    /// The key in a value of the header, behind the prefix; schemes such as `Bearer` are the same in any case.
+    #[must_use]
+    pub fn key<'a>(&self, value: &'a [u8]) -> Option<&'a [u8]> {
+        let (prefix, key) = value.split_at_checked(self.prefix.len())?;
+        (prefix.eq_ignore_ascii_case(self.prefix.as_bytes()) && !key.trim_ascii().is_empty()).then_some(key)
+    }
+
     /// The tenant of a key. Every key is compared to its last byte, so the time taken tells nothing of them.
     #[must_use]
     pub fn tenant(&self, digest: &[u8; 32]) -> Option<&str> {

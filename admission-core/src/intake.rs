@@ -178,6 +178,9 @@ impl Intake {
     /// After the headers.
     #[must_use]
     pub fn headers(&self) -> Next {
+        if self.arrival.wrong_key {
+            return Next::Refuse(refuse(Reason::UnknownKey, Detail::None));
+        }
         match (self.wait, &self.pool) {
             (Wait::Unread, Some(pool)) => {
                 let size = self.arrival.body_bytes.unwrap_or(0);

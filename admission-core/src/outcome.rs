@@ -12,6 +12,8 @@ use crate::units::Millis;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
+    /// The caller has shown a key that is no tenant's, and nothing else says who it is.
+    UnknownKey,
     /// The body cannot be read, and workers may read it, or the choice of a pool hangs on it.
     Malformed,
     /// No pool serves the model.
@@ -81,7 +83,8 @@ pub enum Obstacle {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
+        Self::UnknownKey,
         Self::Malformed,
         Self::UnknownModel,
         Self::Oversize,
@@ -112,6 +115,7 @@ impl Reason {
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
+            Self::UnknownKey => "unknown_key",
             Self::Malformed => "malformed",
             Self::UnknownModel => "unknown_model",
             Self::Oversize => "oversize",
@@ -144,6 +148,7 @@ impl Reason {
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
+            Self::UnknownKey => 401,
             Self::Malformed => 400,
             Self::UnknownModel => 404,
             Self::Oversize => 413,
@@ -167,8 +172,8 @@ impl Reason {
             Self::AllBusy | Self::PoolRequests | Self::KvBlocks | Self::NoWorkers => Obstacle::Pool,
             Self::PoolRequestRate | Self::StaleView | Self::Contention => Obstacle::Pool,
             Self::OthersFirst => Obstacle::Line,
-            Self::Malformed | Self::UnknownModel | Self::Oversize | Self::Evicted => Obstacle::Lasting,
-            Self::QueueFull | Self::WaitTooLong | Self::QueueTimeout => Obstacle::Lasting,
+            Self::UnknownKey | Self::Malformed | Self::UnknownModel | Self::Oversize => Obstacle::Lasting,
+            Self::Evicted | Self::QueueFull | Self::WaitTooLong | Self::QueueTimeout => Obstacle::Lasting,
         }
     }
 
@@ -264,6 +269,7 @@ pub enum Retry {
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.reason {
+            Reason::UnknownKey => "the key is no tenant's",
             Reason::Malformed => "the request body is not valid",
             Reason::UnknownModel => "no pool serves this model",
             Reason::Oversize => "the request is too large ever to be served",

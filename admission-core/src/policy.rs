@@ -68,6 +68,8 @@ pub struct Policy {
     pub tenant_sources: Vec<Source>,
     /// Of a request that none of them names.
     pub default_tenant: String,
+    /// Limits of tenants that are not listed, where they have none while others have.
+    pub unlimited: Option<Problem>,
     /// Header in which a caller may ask for a lane.
     pub lane_header: Option<String>,
     /// Headers that name a part of the tenant's requests, the one that is asked first before the next; none where nothing parts them.

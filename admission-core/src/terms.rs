@@ -13,6 +13,8 @@ use crate::units::Millis;
 pub struct Arrival {
     /// Name of its tenant.
     pub tenant: String,
+    /// Nothing says who sends it, but it has a key that is no tenant's.
+    pub wrong_key: bool,
     /// Name of the lane it asks for.
     pub asked_lane: Option<String>,
     /// Names of the objectives it asks for, the first one that is known goes.

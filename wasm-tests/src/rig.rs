@@ -126,7 +126,7 @@ impl Rig {
     fn listeners(&self) -> [Value; 3] {
         let neighbour = json!({
             "namespace": self.own(NEIGHBOUR), "tenant": {"sources": [{"header": "x-tenant-id"}]},
-            "tenants": {"capped": {"max_in_flight": 1}}, "pools": [{"name": "main", "max_in_flight": 1}],
+            "tenants": {"capped": {"max_in_flight": 1}, "*": {}}, "pools": [{"name": "main", "max_in_flight": 1}],
         })
         .to_string();
         let neighbour = Plugin { name: NEIGHBOUR, code: &self.code, configuration: &neighbour, header_pause: false };

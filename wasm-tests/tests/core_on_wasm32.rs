@@ -61,6 +61,7 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         body_bytes: None,
         encoded: false,
         says_json: true,
+        wrong_key: false,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

@@ -1,7 +1,9 @@
 use super::*;
 use crate::estimate::Unlearned;
-use crate::policy::{Limits, Plugin, Route};
+use crate::policy::{Plugin, Route};
 use crate::units::Tokens;
+
+mod shapes;
 
 const ONE_POOL: &str =
     r#"{"pools": [{"name": "p", "max_in_flight": 1, "max_prompt_tokens": 50}], "body": {"hold_limit": "200B"}}"#;
@@ -25,6 +27,7 @@ fn arrival(api: Api, body_bytes: Option<u64>, encoded: bool) -> Arrival {
         body_bytes,
         encoded,
         says_json: true,
+        wrong_key: false,
         spoofed: false,
         ttft_deadline: None,
         sub: None,
@@ -272,76 +275,6 @@ fn what_cannot_be_read_is_charged_by_size() {
     let_in(&mut large);
     let next = large.body(&[0x1f; 4_000], true, &policy);
     assert!(matches!(next, Next::Correct(ask) if ask.prompt == Tokens(50)), "as at the headers, what fits: {next:?}");
-}
-
-/// Engines serve the same under many names. A long prompt is refused under every name, and what is no JSON is charged by its size.
-#[test]
-fn a_body_is_read_by_its_shape_whatever_its_path_says() {
-    let policy = policy(
-        r#"{"pools": [{"name": "p", "max_in_flight": 9, "max_prompt_tokens": 100, "max_sequences": 8}]}"#,
-        false,
-    );
-    let long = "word ".repeat(200);
-    let begin = |says_json: bool| begun(&policy, Arrival { says_json, ..arrival(Api::Other, None, false) });
-    for field in ["messages", "prompt", "input", "inputs", "text_input", "text"] {
-        let value = if field == "messages" { format!(r#"[{{"content": "{long}"}}]"#) } else { format!("\"{long}\"") };
-        for says_json in [true, false] {
-            let next = begin(says_json).body(format!(r#"{{"{field}": {value}}}"#).as_bytes(), true, &policy);
-            let Next::Decide(ask, pool) = next else { panic!("{field}: {next:?}") };
-            assert!(ask.prompt_read && fits_ever(&ask, &Limits::default(), &pool, &[]).is_err(), "{field}: {ask:?}");
-        }
-    }
-    let asks = |body: &[u8], says_json| match begin(says_json).body(body, true, &policy) {
-        Next::Decide(ask, _) => (ask.prompt_read, ask.sequences),
-        next => panic!("{next:?}"),
-    };
-    assert_eq!(asks(br#"{"inputs": "x", "parameters": {"best_of": 3}}"#, true), (true, 3));
-    assert_eq!(asks(br#"{"query": "x", "data": [1, 2]}"#, true), (false, 0), "nothing that a model is asked");
-    assert_eq!(asks(b"RIFF....WAVE", false), (false, 0));
-    assert_eq!(asks(&[0, 0, 1, 0], false), (false, 0), "samples of a recording");
-    for (body, says_json) in [(b"\0{\0}".as_slice(), true), (b"\xef\xbb\xbf{}", true), (b"\xef\xbb\xbf{}", false)] {
-        let next = begin(says_json).body(body, true, &policy);
-        assert!(matches!(&next, Next::Refuse(refusal) if refusal.reason == Reason::Malformed), "{body:?}: {next:?}");
-    }
-}
-
-#[test]
-fn the_background_is_for_routes_that_allow_it() {
-    let policy = policy(ONE_POOL, false);
-    let body = br#"{"input": "x", "background": true}"#;
-    for (api, allowed, refused) in [
-        (Api::Responses, None, true),
-        (Api::Other, None, true),
-        (Api::Responses, Some(true), false),
-        (Api::Chat, Some(false), true),
-    ] {
-        let arrival = arrival(api, None, false);
-        let mut route = Route::default();
-        route.background = allowed;
-        let terms = Terms::of(&policy, &arrival, &route);
-        let next = Intake::new(arrival, terms, &policy, Rc::new(Unlearned)).body(body, true, &policy);
-        assert_eq!(
-            matches!(&next, Next::Refuse(refusal) if refusal.reason == Reason::Malformed),
-            refused,
-            "{api:?}: {next:?}"
-        );
-    }
-}
-
-#[test]
-fn a_route_says_what_its_requests_are() {
-    let policy = policy(ONE_POOL, false);
-    let route = policy.route_of_metadata(serde_json::json!({"api": "pooling"})).unwrap();
-    let next = {
-        let arrival = arrival(Api::Other, None, false).on(&route);
-        let terms = Terms::of(&policy, &arrival, &route);
-        Intake::new(arrival, terms, &policy, Rc::new(Unlearned)).body(
-            br#"{"input": ["a", "b"], "n": 9}"#,
-            true,
-            &policy,
-        )
-    };
-    assert!(matches!(next, Next::Decide(ask, _) if (ask.output, ask.sequences) == (Tokens(0), 0)));
 }
 
 #[test]

@@ -142,6 +142,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         header_pause: config.header_pause,
         tenant_sources,
         default_tenant: config.tenant.default.clone(),
+        unlimited: config.unlimited(),
         lane_header: config.lane_header.as_ref().map(|header| header.to_ascii_lowercase()),
         fairness_headers: fairness_headers(config),
         tag_body: config.tag_body,

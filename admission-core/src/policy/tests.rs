@@ -350,3 +350,37 @@ fn control_needs_a_whole_token_hash() {
     }
     assert!(problems(r#"{"role":"control"}"#)[0].contains("missing field `token_sha256`"));
 }
+
+/// A caller that leaves its key out gains nothing: not a cap, a rate, a lane, nor a shadow.
+#[test]
+fn a_caller_that_proves_nothing_has_the_smallest_of_each_limit() {
+    let parse = |source: &str, tenants: &str| {
+        let json = format!(
+            r#"{{"tenant": {{"sources": [{source}]}}, "lanes": [{{"name": "high", "priority": 1}}, {{"name": "low"}}],
+                "mode": "shadow", "tiers": {{"free": {{"tokens_per_minute": 60, "max_lane": "low"}}}},
+                "tenants": {tenants}, "pools": [{{"name": "p", "max_in_flight": 9}}]}}"#
+        );
+        let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
+        *policy
+    };
+    let proved = r#"{"metadata": ["envoy.filters.http.jwt_authn", "payload", "tenant"]}"#;
+    let all = r#"{"a": {"max_in_flight": 3, "requests_per_minute": {"rate": 50, "burst": 1}, "mode": "enforce"},
+                  "b": {"tier": "free", "max_in_flight": 8, "max_tokens_in_flight": 7}, "*": {"requests_per_minute": 40}}"#;
+    let policy = parse(proved, all);
+    let limits = policy.limits("anonymous");
+    let cap = |cap: &Option<Cap>| cap.as_ref().map(|cap| (cap.limit, cap.knob.to_string()));
+    assert_eq!(cap(&limits.requests), Some((3, "the smallest max_in_flight of tenants".to_owned())));
+    assert_eq!(cap(&limits.tokens).map(|(limit, _)| limit), Some(7));
+    let rates: Vec<_> = [&limits.rates.requests, &limits.rates.tokens].map(|rate| rate.clone().unwrap()).into();
+    assert_eq!(rates.iter().map(|rate| (rate.amount, rate.burst)).collect::<Vec<_>>(), [(40, 1), (60, 60)]);
+    assert_eq!((limits.max_lane, limits.mode, limits.weight), (1, Some(Mode::Enforce), 1));
+    assert_ne!(policy.tenant_key("anonymous"), policy.tenant_key("somebody"), "a record of its own");
+    let listed = parse(proved, r#"{"a": {"max_in_flight": 3}, "anonymous": {"max_in_flight": 5}}"#);
+    assert_eq!(cap(&listed.limits("anonymous").requests).map(|(limit, _)| limit), Some(5), "as listed");
+    let by_header = parse(r#"{"header": "x-tenant-id"}"#, r#"{"a": {"max_in_flight": 3}}"#);
+    assert_eq!((cap(&by_header.limits("anonymous").requests), by_header.unlimited.is_some()), (None, true));
+    for tenants in [r#"{"a": {"max_in_flight": 3}, "*": {}}"#, r#"{"a": {"weight": 2}}"#, "{}"] {
+        assert_eq!(parse(proved, tenants).unlimited, None, "{tenants}");
+    }
+    assert!(parse(proved, r#"{"b": {"tier": "free"}}"#).unlimited.is_some());
+}

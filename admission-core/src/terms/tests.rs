@@ -55,6 +55,7 @@ fn arrival(tenant: &str, lane: Option<&str>, objective: Option<&str>, path: &str
         body_bytes: None,
         encoded: false,
         says_json: true,
+        wrong_key: false,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

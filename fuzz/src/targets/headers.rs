@@ -153,6 +153,7 @@ fn check_terms(lines: &Lines<'_>, path: &str) {
         body_bytes: None,
         encoded: false,
         says_json: true,
+        wrong_key: false,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

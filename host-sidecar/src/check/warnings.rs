@@ -49,6 +49,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     lanes::fallbacks(config, &written.path, notes);
     reserves::reserves(config, written, notes);
     policy::tenants(config, &written.path, notes);
+    policy::unlimited(config, &written.path, notes);
     policy::needs_header_pause(config, &written.path, notes);
     match &written.carrier {
         Carrier::Alone => {}

@@ -7,8 +7,8 @@ use super::super::lane::Lanes;
 use super::super::{Cap, Limits};
 use super::lanes::lane_index;
 use super::{Checker, check_name, check_rate, check_tenant_name, rate};
-use crate::budget::Rates;
-use crate::config::{Config, LimitsConfig, RateConfig, TenantLimitsConfig};
+use crate::budget::{Rate, Rates};
+use crate::config::{Config, LimitsConfig, Mode, RateConfig, TenantLimitsConfig, TenantSource};
 use crate::units::Millis;
 
 /// The entry of `tenants` that stands for everybody else.
@@ -59,6 +59,11 @@ pub(super) fn tenants(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -
             tenants.insert(name.clone(), limits);
         }
     }
+    let default = &config.tenant.default;
+    if can_be_proved(&config.tenant.sources) && !config.tenants.is_empty() && !tenants.contains_key(default) {
+        let unproven = smallest(tenants.values().chain([&everybody_else]));
+        tenants.insert(default.clone(), Arc::new(unproven));
+    }
     (tenants, everybody_else)
 }
 
@@ -104,6 +109,32 @@ fn tenant_limits(
     }
     let tier_path = format!("tiers.{}", tenant.tier.as_deref().unwrap_or_default());
     limits(own, Written { path: &tier_path, limits: tier }, lanes)
+}
+
+/// The smallest of each limit that a tenant has, for callers that do not prove who they are.
+// Why not no limits: a caller at a cap of its own would leave its key out.
+fn smallest<'a>(tenants: impl Iterator<Item = &'a Arc<Limits>> + Clone) -> Limits {
+    let limits = tenants.clone().fold(Limits::default(), |smallest, limits| smallest.at_most(limits));
+    let knob = |field: &str| Arc::from(format!("the smallest {field} of tenants"));
+    let cap = |cap: Option<Cap>, field| cap.map(|cap| Cap { knob: knob(field), ..cap });
+    let rate = |rate: &Option<Rate>, field| rate.clone().map(|rate| Rate { knob: knob(field), ..rate });
+    let enforced = tenants.clone().any(|limits| limits.mode == Some(Mode::Enforce));
+    Limits {
+        requests: cap(limits.requests.clone(), "max_in_flight"),
+        tokens: cap(limits.tokens.clone(), "max_tokens_in_flight"),
+        rates: Arc::new(Rates {
+            requests: rate(&limits.rates.requests, "requests_per_minute"),
+            tokens: rate(&limits.rates.tokens, "tokens_per_minute"),
+        }),
+        mode: enforced.then_some(Mode::Enforce),
+        max_lane: tenants.map(|limits| limits.max_lane).max().unwrap_or(0),
+        ..limits
+    }
+}
+
+/// Says whether callers can prove who they are. A header proves nothing: its value is that of the proxy, or of the caller.
+fn can_be_proved(sources: &[TenantSource]) -> bool {
+    sources.iter().any(|source| source.metadata.is_some() || source.certificate.is_some() || source.api_key.is_some())
 }
 
 /// What is written in the first, else in the second.

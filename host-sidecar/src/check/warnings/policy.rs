@@ -85,6 +85,13 @@ pub fn outdated(config: &Config, path: &str, notes: &mut Notes) {
     }
 }
 
+/// Tenants that are not listed and have no limit, while others have one.
+pub fn unlimited(config: &Config, path: &str, notes: &mut Notes) {
+    if let Some(problem) = config.unlimited() {
+        notes.error(join(path, &problem.path), problem.message);
+    }
+}
+
 /// Tenants of keys who are named nowhere, and lanes that their own clamp takes away.
 pub fn tenants(config: &Config, path: &str, notes: &mut Notes) {
     for (index, source) in config.tenant.sources.iter().enumerate() {

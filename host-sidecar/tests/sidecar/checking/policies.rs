@@ -159,7 +159,20 @@ fn a_keys_tenant_that_is_named_nowhere() {
     let key = "ab".repeat(32);
     config["tenant"] = json!({"sources": [{"api_key": {"header": "x-api-key", "sha256": {key: "acme"}}}]});
     assert_warns(&config, "tenant.sources[0].api_key.sha256", "\"acme\" is not one of `tenants`");
+    config["tenants"] = json!({"acme": {"max_in_flight": 1}, "*": {}});
+    assert_silent(&config);
+}
+
+#[test]
+fn limits_for_some_tenants_alone() {
+    let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
     config["tenants"] = json!({"acme": {"max_in_flight": 1}});
+    let said = said(&config);
+    assert!(
+        matches!(&said[..], [one] if one.starts_with("f: tenants: those that it does not list have no limit")),
+        "{said:?}"
+    );
+    config["tenants"] = json!({"acme": {"max_in_flight": 1}, "*": {}});
     assert_silent(&config);
 }
 
@@ -168,7 +181,7 @@ fn a_lane_that_its_own_clamp_takes_away() {
     let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
     config["lanes"] = json!([{"name": "fast"}, {"name": "slow"}]);
     config["tiers"] = json!({"low": {"max_in_flight": 1, "max_lane": "slow"}});
-    config["tenants"] = json!({"acme": {"tier": "low", "lane": "slow"}});
+    config["tenants"] = json!({"acme": {"tier": "low", "lane": "slow"}, "*": {}});
     assert_silent(&config);
     config["tenants"]["acme"]["lane"] = "fast".into();
     assert_warns(&config, "tenants.acme.lane", "is above its `max_lane`");
