@@ -377,6 +377,6 @@ mod tests {
         let unchanged = |_: &mut Value| Ok(());
         let stage = Stage { workers: 1, worker_flags: &[], envoy_threads: 1, policy: unchanged, bootstrap: unchanged };
         let bootstrap = bootstrap(&programs, &stage, &[SocketAddr::from(([127, 0, 0, 1], 1))]).unwrap();
-        assert!(!bootstrap.to_string().contains("HeaderMutation"), "callers would be anonymous");
+        assert!(!bootstrap.to_string().contains("strip-tenant"), "callers would be anonymous");
     }
 }

@@ -13,6 +13,7 @@ pub mod caller;
 pub mod crowd;
 pub mod echo;
 pub mod envoy;
+pub mod jwt;
 pub mod line;
 pub mod played;
 mod process;

@@ -50,6 +50,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     reserves::reserves(config, written, notes);
     policy::tenants(config, &written.path, notes);
     policy::unlimited(config, &written.path, notes);
+    routes::loose_hosts(config, &written.path, notes);
     policy::needs_header_pause(config, &written.path, notes);
     match &written.carrier {
         Carrier::Alone => {}
@@ -63,6 +64,8 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
             proxy::idle_timeouts(filter, longest_wait([config]), notes);
             tenants::unguarded(config, &written.path, filter, notes);
             routes::chosen_by_callers(filter, notes);
+            routes::loose_routes(config, filter, notes);
+            routes::seen_too_early(config, filter, notes);
             clusters::breakers(config, filter, notes);
             clusters::endpoints(config, &written.path, filter, notes);
         }

@@ -163,13 +163,13 @@ fn what_is_not_understood_is_an_error() {
 #[test]
 fn filters_of_others_and_filters_from_elsewhere_are_left_alone() {
     let mut bootstrap = Bootstrap::shipped();
-    let mut other = bootstrap.filters()[1].clone();
+    let mut other = bootstrap.filters()[2].clone();
     other["typed_config"]["config"] = json!({"name": "other", "configuration": {"value": "not ours"}});
     bootstrap.filters().insert(0, other);
     assert_silent(&bootstrap.0);
     let mut bootstrap = Bootstrap::shipped();
     bootstrap.0["static_resources"]["listeners"].as_array_mut().unwrap().pop();
-    bootstrap.filters()[1] = json!({"name": "sluice", "config_discovery": {
+    bootstrap.filters()[2] = json!({"name": "sluice", "config_discovery": {
         "type_urls": ["type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"]}});
     assert_silent(&bootstrap.0);
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts, worker_routes};
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
+use wasm_tests::jwt;
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of, text_of};
 
 /// Lanes `standard`, which is the default, and others by these names.
@@ -229,4 +230,48 @@ async fn routes_without_metadata_or_a_route_are_no_errors() {
     rig.counts("sluice_requests_total", &[("lane", "standard")], 3).await;
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
+}
+
+/// A verified claim chooses the route, and with it the tier. The route before authentication counts unless a filter between asks for the new one.
+#[tokio::test]
+async fn a_route_chosen_by_a_claim_is_the_one_that_counts() {
+    let asks: [(&str, Option<Value>); 3] = [
+        ("nothing between", None),
+        (
+            "as shipped",
+            Some(json!({
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+                "mutations": {"request_mutations": [{"remove": "x-sluice-nothing"}]},
+            })),
+        ),
+        ("authorization", Some(json!({"@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"}))),
+    ];
+    for (between, filter) in asks {
+        let mut setup = Setup::new(1, Wait::Unread)
+            .with("/tiers", json!({"free": {"requests_per_minute": 1}, "paid": {"requests_per_minute": 3}}));
+        let mut paid = worker_routes()[1].clone();
+        paid["match"] = json!({"prefix": "/", "headers": [{"name": "x-plan", "string_match": {"exact": "paid"}}]});
+        paid["metadata"] = json!({"filter_metadata": {"sluice": {"tier": "paid"}}});
+        let mut free = worker_routes()[1].clone();
+        free["metadata"] = json!({"filter_metadata": {"sluice": {"tier": "free"}}});
+        setup.virtual_hosts = virtual_hosts(&[paid, free]);
+        setup.filters_before = vec![jwt::filter(&json!({
+            "clear_route_cache": true, "claim_to_headers": [{"claim_name": "plan", "header_name": "x-plan"}],
+        }))];
+        setup.filters_before.extend(filter.map(|config| json!({"name": "asks", "typed_config": config})));
+        let rig = Rig::start(setup).await;
+        let token = format!("Bearer {}", jwt::token(&json!({"iss": "test", "plan": "paid", "exp": 4_000_000_000_u64})));
+        let mut statuses = Vec::new();
+        for _ in 0..4 {
+            statuses.push(rig.ask("acme", &[("authorization", &token)]).await.0);
+        }
+        let seen = if between == "nothing between" { [200, 429, 429, 429] } else { [200, 200, 200, 429] };
+        assert_eq!(statuses, seen, "{between}");
+        assert_eq!(
+            rig.ask("acme", &[]).await.0,
+            if seen[1] == 200 { 200 } else { 429 },
+            "{between}: no token, so free"
+        );
+        rig.nothing_trapped().await;
+    }
 }

@@ -44,7 +44,7 @@ fn headers(config: &Config) -> impl Iterator<Item = (String, &str)> {
     sources.filter_map(|(index, source)| Some((format!("tenant.sources[{index}].header"), source.header.as_deref()?)))
 }
 
-fn is_opaque(filter: &Node<'_>) -> bool {
+pub(super) fn is_opaque(filter: &Node<'_>) -> bool {
     // One that is loaded from elsewhere may be anything.
     let any = filter.get("typed_config");
     let Some((name, _)) = any.as_ref().and_then(typed) else { return true };

@@ -213,7 +213,7 @@ fn a_route_that_callers_could_choose() {
 
 #[test]
 fn a_tenants_header_that_callers_may_set() {
-    let place = format!("{}.tenant.sources[0].header", POLICY.replace("http_filters[1]", "http_filters[0]"));
+    let place = format!("{}.tenant.sources[0].header", POLICY.replace("http_filters[2]", "http_filters[1]"));
     let mut bare = Bootstrap::shipped();
     bare.filters().remove(0);
     assert_warns(&bare.0, &place, "nothing before this filter sets or removes \"x-tenant-id\"");
@@ -246,7 +246,7 @@ fn a_tenants_header_that_callers_may_set() {
 
 #[test]
 fn what_the_connection_manager_and_the_router_do_with_a_tenants_header() {
-    let place = format!("{}.tenant.sources[0].header", POLICY.replace("http_filters[1]", "http_filters[0]"));
+    let place = format!("{}.tenant.sources[0].header", POLICY.replace("http_filters[2]", "http_filters[1]"));
     let bare = || {
         let mut bootstrap = Bootstrap::shipped();
         bootstrap.filters().remove(0);
@@ -323,4 +323,91 @@ fn a_control_role_in_a_wasm_plugin() {
     let mut plugin = istio_named("WasmPlugin", "sluice");
     plugin["spec"]["pluginConfig"] = json!({"role": "control", "token_sha256": "ab".repeat(32)});
     assert_warns(&plugin, "spec.pluginConfig", "the control role needs a listener of its own");
+}
+
+/// A route that `change` makes of the shipped one, in front of the latter.
+fn with_route(change: impl FnOnce(&mut Value)) -> Bootstrap {
+    let mut bootstrap = Bootstrap::shipped();
+    let mut route = bootstrap.route().clone();
+    route["name"] = "special".into();
+    change(&mut route);
+    let routes = bootstrap.manager().pointer_mut("/route_config/virtual_hosts/0/routes").unwrap();
+    routes.as_array_mut().unwrap().insert(0, route);
+    bootstrap
+}
+
+#[test]
+fn a_route_that_loosens_for_any_who_choose_it() {
+    let metadata = |says: Value| json!({"filter_metadata": {"sluice": says}});
+    let by_header = json!({"prefix": "/", "headers": [{"name": "x-plan", "string_match": {"exact": "paid"}}]});
+    let by_query = json!({"prefix": "/", "query_parameters": [{"name": "plan", "string_match": {"exact": "paid"}}]});
+    let route = format!("{MANAGER}.route_config.virtual_hosts[0].routes[0]");
+    let place = format!("{route}.metadata.filter_metadata.sluice");
+    let loose =
+        [json!({"enabled": false}), json!({"mode": "shadow"}), json!({"tier": "paid"}), json!({"background": true})];
+    for says in loose {
+        let of = |matched: &Value| {
+            with_route(|route| (route["match"], route["metadata"]) = (matched.clone(), metadata(says.clone())))
+        };
+        assert_warns(&of(&by_header).0, &place, "callers choose this route by the header \"x-plan\"");
+        assert_warns(&of(&by_query).0, &place, "callers choose this route by the query parameter \"plan\"");
+        assert_silent(&of(&json!({"prefix": "/reports/"})).0);
+        // An authentication filter writes the header.
+        let mut set = of(&by_header);
+        set.filters()[0]["typed_config"]["mutations"]["request_mutations"] =
+            json!([{"remove": "x-tenant-id"}, {"remove": "x-plan"}]);
+        assert_silent(&set.0);
+        let mut host = of(&json!({"prefix": "/"}));
+        host.manager()["route_config"]["virtual_hosts"][0]["domains"] = json!(["internal.example"]);
+        assert_warns(&host.0, &place, "callers choose this route by their Host header");
+    }
+    for strict in [json!({"mode": "enforce", "max_lane": "batch"}), json!({"pool": "llama"})] {
+        assert_silent(
+            &with_route(|route| (route["match"], route["metadata"]) = (by_header.clone(), metadata(strict))).0,
+        );
+    }
+    let mut named = with_route(|route| route["match"] = by_header.clone());
+    named.change_policy(|policy| policy["routes"] = json!([{"match": {"route_name": "special"}, "mode": "shadow"}]));
+    assert_warns(&named.0, &format!("{route}.name"), "so `mode: shadow` holds for any who write that");
+    let mut hosts = Bootstrap::shipped();
+    hosts.change_policy(|policy| policy["routes"] = json!([{"match": {"virtual_host": "internal"}, "enabled": false}]));
+    assert_warns(
+        &hosts.0,
+        &format!("{POLICY}.routes[0].match.virtual_host"),
+        "so `enabled: false` holds for any who write it",
+    );
+}
+
+#[test]
+fn a_route_that_the_filter_sees_too_early() {
+    let place = |index: usize| format!("{MANAGER}.http_filters[{index}]");
+    let jwt = |clears: bool| {
+        json!({"name": "jwt", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+            "providers": {"own": {"issuer": "own", "clear_route_cache": clears, "claim_to_headers": [{"header_name": "x-tenant-id"}]}},
+        }})
+    };
+    let lua = || json!({"name": "lua", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"}});
+    let chain = |filter: Value, asked: bool, by_name: bool| {
+        let mut bootstrap = Bootstrap::shipped();
+        bootstrap.filters()[0] = filter;
+        bootstrap.change_policy(|policy| {
+            let matches = if by_name { json!({"route_name": "inference"}) } else { json!({"path_prefix": "/"}) };
+            policy["routes"] = json!([{"match": matches, "lane": "batch"}]);
+        });
+        if !asked {
+            bootstrap.filters().remove(1);
+        }
+        bootstrap.0
+    };
+    assert_warns(&chain(jwt(true), false, true), &place(0), "`clear_route_cache` has the proxy choose the route again");
+    assert_warns(
+        &chain(lua(), false, true),
+        &place(0),
+        "envoy.extensions.filters.http.lua.v3.Lua, where it changes a header,",
+    );
+    assert_silent(&chain(jwt(true), true, true));
+    assert_silent(&chain(lua(), true, true));
+    assert_silent(&chain(jwt(false), false, true));
+    assert_silent(&chain(jwt(true), false, false));
 }

@@ -9,9 +9,9 @@ use serde_json::Value;
 pub const MANAGER: &str = "static_resources.listeners[0].filter_chains[0].filters[0].typed_config";
 /// Its filter of ours.
 pub const FILTER: &str =
-    "static_resources.listeners[0].filter_chains[0].filters[0].typed_config.http_filters[1].typed_config.config";
+    "static_resources.listeners[0].filter_chains[0].filters[0].typed_config.http_filters[2].typed_config.config";
 /// The policy inside that.
-pub const POLICY: &str = "static_resources.listeners[0].filter_chains[0].filters[0].typed_config.http_filters[1].typed_config.config.configuration.value";
+pub const POLICY: &str = "static_resources.listeners[0].filter_chains[0].filters[0].typed_config.http_filters[2].typed_config.config.configuration.value";
 
 pub fn path_of(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config").join(name)
@@ -68,7 +68,7 @@ impl Bootstrap {
 
     /// What Envoy calls the plugin's configuration.
     pub fn filter(&mut self) -> &mut Value {
-        &mut self.filters()[1]["typed_config"]["config"]
+        &mut self.filters()[2]["typed_config"]["config"]
     }
 
     pub fn route(&mut self) -> &mut Value {
