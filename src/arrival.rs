@@ -66,10 +66,11 @@ fn tenant(source: &Source, headers: &Headers) -> Option<String> {
     }
 }
 
-/// Whether the request asks for another protocol. Only by GET: workers take a POST for what its path says, whatever
-/// else its headers ask for.
-pub fn is_upgrade(headers: &Headers) -> bool {
-    headers.get(":method").is_some_and(|method| *method == *b"GET") && headers.get("upgrade").is_some()
+/// Says whether the request is for another protocol. Envoy makes an upgrade of whatever method has the header.
+// Why its bytes need no care before the worker has agreed: Envoy keeps them until 101, or to a CONNECT 2xx, and closes the tunnel after any other answer.
+pub fn is_tunnel(headers: &Headers) -> bool {
+    headers.get(":method").is_some_and(|method| *method == *b"CONNECT")
+        || headers.get("upgrade").is_some_and(|upgrade| !upgrade.is_empty())
 }
 
 /// Names of the request's headers that callers must not set for the platform.

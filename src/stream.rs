@@ -4,12 +4,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use admission_core::answer as refusals;
+use admission_core::config::Upgrades;
 use admission_core::decide::{Ask, Rules};
 use admission_core::intake::{Asked, Intake, Next, Wait};
-use admission_core::outcome::{Detail, Reason, Refusal, Retry};
+use admission_core::outcome::{Reason, Refusal};
 use admission_core::platform;
 use admission_core::policy::{Class, Lane, Policy, Pool};
-use admission_core::request::{Api, rewritten};
+use admission_core::request::Api;
 use admission_core::terms::Terms;
 use admission_core::units::Millis;
 use admission_core::vm::{Admission, LeaseId, Request, Spending, Usage};
@@ -23,10 +24,12 @@ use crate::store::SharedData;
 use crate::{arrival, host};
 
 mod answer;
+mod passed_on;
 mod strip;
 mod turn;
 
 use answer::Answer;
+use passed_on::{rewrite_body, tag};
 use turn::Turn;
 
 /// A request and its answer. It keeps the policy it began under, whatever configuration comes later, unless it waits.
@@ -49,6 +52,8 @@ pub struct Stream {
     /// The worker was asked to report usage that the client has not asked for.
     asked_for_usage: bool,
     answered: bool,
+    /// True where the bytes, both ways, are another protocol's.
+    is_tunnel: bool,
     /// The worker's answer is an error.
     failed: bool,
     /// What it was admitted as.
@@ -63,8 +68,7 @@ pub struct Stream {
 }
 
 enum Phase {
-    /// Nothing to decide: it has no body or is an upgrade, so it starts no sequence; its route is not judged; or all is
-    /// decided and read.
+    /// Nothing to decide: it has no body, so it starts no sequence; its route is not judged; or all is decided and read.
     Passing,
     /// Its body is on the way.
     Taking(Box<Taking>),
@@ -105,6 +109,7 @@ impl Stream {
             answer: Answer::default(),
             asked_for_usage: false,
             answered: false,
+            is_tunnel: false,
             failed: false,
             admitted_as: None,
             api: Api::Other,
@@ -368,15 +373,18 @@ impl Stream {
         let arrival = arrival::read(&self.policy, &headers, &spoofed);
         let place = self.routes.place(&self.policy);
         let route = self.routes.of(&self.policy, &arrival, &place, &self.instance.metrics);
-        let is_upgrade = arrival::is_upgrade(&headers);
+        let is_tunnel = arrival::is_tunnel(&headers);
         arrival::strip(&spoofed);
-        if end_of_stream || is_upgrade || route.enabled == Some(false) {
+        let passes = is_tunnel && route.upgrades == Some(Upgrades::Pass);
+        if end_of_stream && !is_tunnel || passes || route.enabled == Some(false) {
             return Action::Continue;
         }
         let arrival = arrival.on(&route);
         let terms = Terms::of(&self.policy, &arrival, &route);
         let lane_needs_model = terms.lane_needs_model(&self.policy);
-        let intake = Intake::new(arrival, terms, &self.policy, Rc::clone(&self.instance) as _);
+        self.is_tunnel = is_tunnel;
+        let begin = if is_tunnel { Intake::of_tunnel } else { Intake::new };
+        let intake = begin(arrival, terms, &self.policy, Rc::clone(&self.instance) as _);
         let intake = intake.sampling(self.instance.next_seed());
         let (wait, next) = (intake.wait(), intake.headers());
         let headers_open = wait != Wait::BodyHeld;
@@ -452,35 +460,6 @@ impl Stream {
         self.answer_ends();
         self.release();
     }
-}
-
-/// Tells the worker, and the proxy's routes, all that is known of a request.
-fn tag(intake: &Intake, lane: &Lane, pool: Option<&Arc<Pool>>) {
-    arrival::tag_tenant(&intake.terms().tenant);
-    arrival::tag_lane(lane);
-    if let Some(pool) = pool {
-        arrival::tag_pool(pool);
-    }
-}
-
-/// Writes into a body that is held as a whole what the policy wants workers to read there. A body of which more is to come
-/// goes on as it is. Returns whether usage is asked for that the caller has not asked for.
-fn rewrite_body(taking: &Taking, policy: &Policy) -> Result<bool, Refusal> {
-    let Some((changes, slots)) = taking.intake.rewriting(policy) else { return Ok(false) };
-    let body = host::request_body(0, taking.held);
-    let Some(written) = rewritten(&body, slots, changes) else {
-        let detail = Detail::Fixed("it names `priority` or `stream_options` too often");
-        return Err(Refusal { reason: Reason::Malformed, limit: None, detail, retry: Retry::Never, place: None });
-    };
-    host::replace_request_body(taking.held, &written);
-    if taking.intake.arrival().body_bytes.is_some() {
-        host::set_request_header("content-length", &written.len().to_string());
-    }
-    if changes.include_usage {
-        // What is compressed could be neither read nor taken out again.
-        host::remove_request_header("accept-encoding");
-    }
-    Ok(changes.include_usage)
 }
 
 fn labels(intake: &Intake, pool: Option<&Arc<Pool>>, lane: &Arc<Lane>) -> Labels {

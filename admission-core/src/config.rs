@@ -17,7 +17,9 @@ mod schema;
 mod text;
 mod view;
 
-pub use lanes::{ApiConfig, LaneConfig, LaneRuleConfig, ReserveConfig, ReserveTerms, RouteConfig, RouteMatchConfig};
+pub use lanes::{
+    ApiConfig, LaneConfig, LaneRuleConfig, ReserveConfig, ReserveTerms, RouteConfig, RouteMatchConfig, Upgrades,
+};
 pub use limits::{BurstyRate, LimitsConfig, RateConfig, TenantLimitsConfig};
 pub use pools::{ClassConfig, EstimateConfig, KvConfig, OutputEstimate, PoolConfig, StaleConfig, StalePolicy};
 pub use queues::{AgingConfig, BudgetUnit, DispatchBudgetConfig, Order, PoolQueueConfig, QueueConfig};

@@ -32,6 +32,8 @@ const OTHER_UNICODE: &str = "it is text in UTF-16, in UTF-32 or behind a byte or
 const IN_BACKGROUND: &str =
     "it asks for `background`, so its worker would go on after it has answered, where no limit sees it; leave that out";
 
+const NO_POOL: &str = "an upgrade names none; its route needs a `pool`";
+
 const NOT_IN_PART: &str = "no `model` in the part of the body that is held back (body.hold_limit); name it first";
 
 /// Where a request waits until it is decided.
@@ -72,6 +74,7 @@ pub struct Intake {
     any_model: bool,
     admitted: bool,
     ended: bool,
+    is_tunnel: bool,
     /// Bytes that had come when it was last looked whether they prove it too large.
     looked_at: u64,
     beginning: Beginning,
@@ -98,10 +101,21 @@ impl Intake {
             pool,
             admitted: false,
             ended: false,
+            is_tunnel: false,
             looked_at: 0,
             beginning: Beginning::default(),
             hold_limit: policy.hold_limit,
         }
+    }
+
+    /// A request for another protocol, which has no body: all that its limits can hold it to is that there is one more. It goes to the pool of its
+    /// route, or to one that takes any model.
+    #[must_use]
+    pub fn of_tunnel(arrival: Arrival, terms: Terms, policy: &Policy, estimates: Rc<dyn Estimates>) -> Self {
+        let intake = Self::new(arrival, terms, policy, estimates);
+        let pool = intake.pool.or_else(|| policy.pool_for("").cloned());
+        let arrival = Arrival { api: Api::Other, body_bytes: None, ..intake.arrival };
+        Self { is_tunnel: true, arrival, wait: Wait::Unread, pool, any_model: true, ended: true, ..intake }
     }
 
     /// Counts a long body by samples, which a random number tells where to take: another one for each request, that callers cannot know.
@@ -181,11 +195,15 @@ impl Intake {
         if self.arrival.wrong_key {
             return Next::Refuse(refuse(Reason::UnknownKey, Detail::None));
         }
+        if self.is_tunnel && !self.terms.upgrades {
+            return Next::Refuse(refuse(Reason::UpgradeRefused, Detail::None));
+        }
         match (self.wait, &self.pool) {
             (Wait::Unread, Some(pool)) => {
                 let size = self.arrival.body_bytes.unwrap_or(0);
                 self.decide(self.estimator(pool).from_size(size, self.arrival.api, pool), pool)
             }
+            (Wait::Unread, None) => Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NO_POOL))),
             _ => Next::Hold,
         }
     }

@@ -14,6 +14,8 @@ use crate::units::Millis;
 pub enum Reason {
     /// The caller has shown a key that is no tenant's, and nothing else says who it is.
     UnknownKey,
+    /// The route takes no requests for another protocol.
+    UpgradeRefused,
     /// The body cannot be read, and workers may read it, or the choice of a pool hangs on it.
     Malformed,
     /// No pool serves the model.
@@ -83,8 +85,9 @@ pub enum Obstacle {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::UnknownKey,
+        Self::UpgradeRefused,
         Self::Malformed,
         Self::UnknownModel,
         Self::Oversize,
@@ -116,6 +119,7 @@ impl Reason {
     pub const fn label(self) -> &'static str {
         match self {
             Self::UnknownKey => "unknown_key",
+            Self::UpgradeRefused => "upgrade_refused",
             Self::Malformed => "malformed",
             Self::UnknownModel => "unknown_model",
             Self::Oversize => "oversize",
@@ -149,6 +153,7 @@ impl Reason {
     pub const fn status(self) -> u16 {
         match self {
             Self::UnknownKey => 401,
+            Self::UpgradeRefused => 403,
             Self::Malformed => 400,
             Self::UnknownModel => 404,
             Self::Oversize => 413,
@@ -172,7 +177,8 @@ impl Reason {
             Self::AllBusy | Self::PoolRequests | Self::KvBlocks | Self::NoWorkers => Obstacle::Pool,
             Self::PoolRequestRate | Self::StaleView | Self::Contention => Obstacle::Pool,
             Self::OthersFirst => Obstacle::Line,
-            Self::UnknownKey | Self::Malformed | Self::UnknownModel | Self::Oversize => Obstacle::Lasting,
+            Self::UnknownKey | Self::UpgradeRefused => Obstacle::Lasting,
+            Self::Malformed | Self::UnknownModel | Self::Oversize => Obstacle::Lasting,
             Self::Evicted | Self::QueueFull | Self::WaitTooLong | Self::QueueTimeout => Obstacle::Lasting,
         }
     }
@@ -270,6 +276,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.reason {
             Reason::UnknownKey => "the key is no tenant's",
+            Reason::UpgradeRefused => "this route takes no requests for another protocol",
             Reason::Malformed => "the request body is not valid",
             Reason::UnknownModel => "no pool serves this model",
             Reason::Oversize => "the request is too large ever to be served",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::Mode;
+use crate::config::{Mode, Upgrades};
 use crate::ledger::SubFlow;
 use crate::policy::{Lane, Limits, Place, Policy, Pool, Route, RuleSays};
 use crate::request::Api;
@@ -84,6 +84,8 @@ pub struct Terms {
     pub mode: Mode,
     /// The pool it goes to, whatever model it names.
     pub pool: Option<Arc<Pool>>,
+    /// False refuses requests for another protocol.
+    pub upgrades: bool,
     /// True lets the worker go on after it has answered.
     pub background: bool,
     /// Index of the lane that it asks for, or that its route or tenant gives it.
@@ -111,6 +113,7 @@ impl Terms {
             tenant_key: policy.tenant_key(&arrival.tenant),
             mode: limits.mode.or(route.mode).unwrap_or(policy.mode),
             pool: route.pool.clone(),
+            upgrades: route.upgrades != Some(Upgrades::Refuse),
             background: route.background.unwrap_or(false),
             lane: asked.or(objective).or(route.lane).or(limits.lane),
             instead_of_default: if is_unknown { policy.line_up().of_unknown_objectives() } else { None },

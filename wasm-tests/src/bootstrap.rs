@@ -39,6 +39,7 @@ pub fn listener(name: &str, filters: &[Value], routes: &Value) -> Value {
                 // As where services inside are trusted by their addresses, which a caller can only claim to have.
                 "internal_address_config": {"cidr_ranges": [{"address_prefix": "10.0.0.0", "prefix_len": 8}]},
                 "http_protocol_options": {"enable_trailers": true},
+                "http2_protocol_options": {"allow_connect": true},
                 "route_config": {"name": name, "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
                 "http_filters": filters,
             },

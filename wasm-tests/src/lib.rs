@@ -23,6 +23,7 @@ pub mod scripted;
 mod setup;
 pub mod sidecar;
 pub mod steady;
+pub mod switching;
 pub mod view;
 
 pub use testkit::metrics;

@@ -122,6 +122,9 @@ pub struct RouteConfig {
     /// API of its requests, whatever their paths are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiConfig>,
+    /// Requests of the route for another protocol: upgrades, such as WebSockets, and CONNECT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrades: Option<Upgrades>,
     /// `true` lets its requests ask for `background`: their worker goes on after it has answered, and no limit counts that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
@@ -137,6 +140,20 @@ pub struct RouteConfig {
     /// Name of one of `tiers`, whose limits of requests and tokens hold on this route instead of the tenant's own; it must have some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
+}
+
+/// Decisions over requests for another protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Upgrades {
+    /// Each is judged as a request without a body, and held to its tenant's and its pool's limits until its tunnel ends.
+    #[default]
+    Judge,
+    /// All are refused.
+    Refuse,
+    /// All pass unjudged and uncounted.
+    Pass,
 }
 
 /// API of a route's requests.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Limits, Pool};
-use crate::config::Mode;
+use crate::config::{Mode, Upgrades};
 use crate::request::Api;
 
 /// What differs on a route; what is not given is as everywhere.
@@ -15,6 +15,8 @@ pub struct Route {
     pub mode: Option<Mode>,
     /// API of its requests, whatever their paths are.
     pub api: Option<Api>,
+    /// Decisions over its requests for another protocol.
+    pub upgrades: Option<Upgrades>,
     /// True lets its requests ask their worker to go on after it has answered.
     pub background: Option<bool>,
     /// Where its requests go.
@@ -56,6 +58,7 @@ impl Route {
             enabled: self.enabled.filter(|enabled| *enabled),
             mode: self.mode.filter(|mode| *mode == Mode::Enforce),
             pool: self.pool,
+            upgrades: self.upgrades.filter(|upgrades| *upgrades != Upgrades::Pass),
             background: self.background.filter(|allowed| !*allowed),
             narrowing: Narrowing { tier: self.tier, lane: self.lane, max_lane: self.max_lane },
             ..Self::default()
@@ -87,6 +90,7 @@ impl Route {
             enabled: self.enabled.or(general.enabled),
             mode: self.mode.or(general.mode),
             api: self.api.or(general.api),
+            upgrades: self.upgrades.or(general.upgrades),
             background: self.background.or(general.background),
             pool: self.pool.or(general.pool),
             tier: self.tier.or(general.tier),

@@ -30,11 +30,11 @@ pub(super) fn routes(config: &Config, names: Names<'_>, check: &mut Checker<'_>)
 /// `path` is empty for an object that stands by itself.
 pub(super) fn route(path: &str, config: &RouteConfig, names: Names<'_>, check: &mut Checker<'_>) -> Route {
     let place = |field: &str| if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
-    let RouteConfig { matches: _, enabled, mode, api, background, pool, lane, max_lane, tier } = config;
+    let RouteConfig { matches: _, enabled, mode, api, upgrades, background, pool, lane, max_lane, tier } = config;
     let says = RouteConfig { matches: None, ..config.clone() };
     if says == RouteConfig::default() && check.shape == 0 {
         check
-            .problem(path, "changes nothing: it needs one of `enabled`, `mode`, `api`, `background`, `pool`, `lane`, `max_lane` and `tier`");
+            .problem(path, "changes nothing: it needs one of `enabled`, `mode`, `api`, `upgrades`, `background`, `pool`, `lane`, `max_lane` and `tier`");
     }
     let found_pool = pool.as_ref().and_then(|name| names.pools.iter().find(|pool| pool.name == *name));
     if let (Some(name), None) = (pool, found_pool) {
@@ -60,6 +60,7 @@ pub(super) fn route(path: &str, config: &RouteConfig, names: Names<'_>, check: &
         enabled: *enabled,
         mode: *mode,
         api: api.map(ApiConfig::api),
+        upgrades: *upgrades,
         background: *background,
         pool: found_pool.cloned(),
         tier: found_tier.cloned(),

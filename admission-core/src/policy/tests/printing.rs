@@ -10,7 +10,7 @@ use crate::config::{
     DispatchBudgetConfig, EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode,
     OutputEstimate, PoolConfig, PoolQueueConfig, QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms,
     RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
-    ViewConfig,
+    Upgrades, ViewConfig,
 };
 use crate::estimate::Family;
 
@@ -215,6 +215,7 @@ fn route(rng: &mut Rng, lane: &str) -> RouteConfig {
         enabled: Some(rng.bool()),
         mode: some(rng, mode),
         api: some(rng, |_| ApiConfig::Pooling),
+        upgrades: some(rng, |_| Upgrades::Refuse),
         background: some(rng, |rng| rng.bool()),
         pool: some(rng, |_| "pool-0".to_owned()),
         lane: some(rng, |_| lane.to_owned()),
