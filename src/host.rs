@@ -111,8 +111,12 @@ pub fn route_metadata(filter: &str) -> Option<Vec<u8>> {
 
 /// The worker that answers, as `ip:port`; `None` when the proxy itself does.
 pub fn answering_worker() -> Option<String> {
-    let by_worker = text_property(&["response", "code_details"]).is_some_and(|details| details == "via_upstream");
-    by_worker.then(|| text_property(&["upstream", "address"])).flatten()
+    (answer_detail() == "via_upstream").then(|| text_property(&["upstream", "address"])).flatten()
+}
+
+/// The proxy's word for where the answer has come from, such as `via_upstream` or `response_timeout`.
+pub fn answer_detail() -> String {
+    text_property(&["response", "code_details"]).unwrap_or_default()
 }
 
 fn text_property(path: &[&str]) -> Option<String> {

@@ -54,8 +54,8 @@ pub struct Stream {
     answered: bool,
     /// True where the bytes, both ways, are another protocol's.
     is_tunnel: bool,
-    /// The worker's answer is an error.
-    failed: bool,
+    /// Usage of a request whose answer is an error.
+    failed: Option<Usage>,
     /// What it was admitted as.
     admitted_as: Option<Labels>,
     api: Api,
@@ -110,7 +110,7 @@ impl Stream {
             asked_for_usage: false,
             answered: false,
             is_tunnel: false,
-            failed: false,
+            failed: None,
             admitted_as: None,
             api: Api::Other,
             would_reject: None,
@@ -418,7 +418,9 @@ impl Stream {
         }
         let mut headers = Headers::of_answer();
         let status = headers.text(":status").unwrap_or_default().into_owned();
-        self.failed |= status.is_empty() || status.as_str() >= "400";
+        if status.is_empty() || status.as_str() >= "400" {
+            self.failed = Some(Usage::of_error(&host::answer_detail()));
+        }
         if let Some(lease) = self.lease {
             if std::mem::take(&mut self.preemptible) {
                 self.instance.not_evictable(lease);

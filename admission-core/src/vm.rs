@@ -99,6 +99,26 @@ pub enum Usage {
     Refused,
 }
 
+impl Usage {
+    /// Usage of a request whose answer is an error, given the detail that the proxy has for the cause.
+    ///
+    /// A worker that says no has computed nothing. One that the proxy has waited for in vain, by a timeout of its own, may have computed all
+    /// of it, so that what was estimated is kept; a timeout of the request itself means that the worker never had it.
+    ///
+    /// ```
+    /// use admission_core::vm::Usage;
+    ///
+    /// assert_eq!(Usage::of_error("via_upstream"), Usage::Nothing);
+    /// assert_eq!(Usage::of_error("response_timeout"), Usage::AsEstimated);
+    /// assert_eq!(Usage::of_error("request_overall_timeout"), Usage::Nothing);
+    /// ```
+    #[must_use]
+    pub fn of_error(detail: &str) -> Self {
+        let waited = detail.contains("timeout") && !detail.starts_with("request_");
+        if waited { Self::AsEstimated } else { Self::Nothing }
+    }
+}
+
 /// A request that was let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {

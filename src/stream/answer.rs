@@ -74,7 +74,7 @@ impl Stream {
         push_number(&mut timing, now.since(self.answer.admitted).0);
         headers.add("server-timing", timing);
         let is_read = self.api.is_json() || self.asked.is_some() || self.spending.counts_tokens();
-        if self.failed || self.is_tunnel || !is_read {
+        if self.failed.is_some() || self.is_tunnel || !is_read {
             return;
         }
         let (kind, encoding) = (headers.text("content-type"), headers.text("content-encoding"));
@@ -133,8 +133,7 @@ impl Stream {
         match &self.answer.reader {
             Some(reader) if reader.failed() => Usage::Nothing,
             Some(reader) => Usage::Served(reader.served()),
-            None if self.failed => Usage::Nothing,
-            None => Usage::AsEstimated,
+            None => self.failed.unwrap_or(Usage::AsEstimated),
         }
     }
 

@@ -1,10 +1,11 @@
 //! Budgets: an attacker that wants to spend more in one moment than its burst, and one that wants to spend what is another's.
 
 use serde_json::json;
-use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};
+use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts, worker_routes};
 use wasm_tests::caller::{CHAT, chat};
 use wasm_tests::line::queues;
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of};
+use worker_sim::Fault;
 
 /// An attacker opens streams, one after the other as its budget allows, whose tokens time pays while they run. Then it leaves the first two:
 /// what it was charged for those comes back, but time has paid it already, so it buys no stream more in the same moment.
@@ -60,5 +61,25 @@ async fn a_slow_route_that_is_used_up_shuts_no_other_route() {
     }
     assert_eq!(post(&slow).await, refused, "and what is spent elsewhere earns nothing there");
     rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// An attacker asks for what takes longer than the proxy waits: its worker has computed for it all the same.
+#[tokio::test]
+async fn a_timeout_of_the_proxy_gives_nothing_back() {
+    let evil = json!({"tokens_per_minute": {"rate": 1, "burst": 100}});
+    let mut setup = Setup::new(1, Wait::Unread).with("/tenants/evil", evil.clone()).with("/tenants/other", evil);
+    let mut route = worker_routes()[1].clone();
+    route["route"]["timeout"] = json!("0.2s");
+    setup.virtual_hosts = virtual_hosts(&[route]);
+    let rig = Rig::start(setup).await;
+    for (tenant, fault, first, again) in [("other", Fault::Refuse503, 503, 200), ("evil", Fault::Hang, 504, 429)] {
+        rig.worker.set_faults([fault]);
+        let long = chat(MODEL, 400, false);
+        assert_eq!(rig.post(tenant, &[], &long).await.status(), first, "{fault:?}");
+        rig.worker.set_faults([]);
+        rig.nothing_is_held().await;
+        assert_eq!(rig.ask(tenant, &[]).await.0, again, "{fault:?}");
+    }
     rig.nothing_trapped().await;
 }
