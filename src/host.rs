@@ -211,6 +211,21 @@ pub fn set_filter_state(name: &str, value: &str) {
     report("set filter state", hostcalls::set_property(vec![name], Some(value.as_bytes())));
 }
 
+/// A value of the current stream's filter state that [`set_filter_state`] has set, in this filter or in another one of wasm.
+pub fn filter_state(name: &str) -> Option<String> {
+    text_property(&[name])
+}
+
+/// Makes values of a name in filter states last as long as the request, over redirects within the proxy. For the root that is being
+/// configured; only its streams' values are meant.
+pub fn declare_request_state(name: &str) {
+    // DeclarePropertyArguments: 1 is the name, 3 the type (1 is text), 5 the span (1 is the request).
+    let mut arguments = vec![0x0a, u8::try_from(name.len()).unwrap_or(0)];
+    arguments.extend_from_slice(name.as_bytes());
+    arguments.extend_from_slice(&[0x18, 1, 0x28, 1]);
+    report("declare a property", hostcalls::call_foreign_function("declare_property", Some(&arguments)).map(drop));
+}
+
 /// Makes a stream, or a root, the one that the next calls act on; false when it is gone.
 pub fn act_on(context_id: u32) -> bool {
     hostcalls::set_effective_context(context_id).is_ok()

@@ -23,6 +23,7 @@ mod http;
 mod instance;
 mod metrics;
 mod notices;
+mod passes;
 mod pull;
 mod root;
 mod routes;

@@ -6,7 +6,7 @@
 //! What requests count is gathered in the VM and added to the proxy's counters on its tick ([`Metrics::flush`]), so a VM that
 //! traps loses what it has counted since its last one. Histograms and gauges are written immediately.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -71,6 +71,8 @@ const FALLBACKS: &str = "sluice_fallbacks_total";
 const VIEWS: &str = "sluice_views_total";
 /// Requests on routes whose own metadata could not be read, so that the policy held as if it had none.
 const BAD_ROUTES: &str = "sluice_route_metadata_errors_total";
+/// Requests that a second filter of the same namespace was shown, which let them pass.
+const JUDGED_TWICE: &str = "sluice_judged_twice_total";
 /// Requests in flight, by pool.
 const IN_FLIGHT: &str = "sluice_in_flight_requests";
 /// Tokens in flight, by pool.
@@ -141,6 +143,8 @@ pub struct Metrics {
     counters: RefCell<Counters>,
     /// By pool and lane: several are recorded at the end of every answer, which builds no names for it.
     of_answers: RefCell<BTreeMap<String, BTreeMap<String, Histograms>>>,
+    /// A request was shown that another filter has judged.
+    judged_twice: Cell<bool>,
 }
 
 /// Counters by name, and what they have gathered.
@@ -270,6 +274,12 @@ impl Metrics {
     /// Counts a request on a route whose metadata could not be read.
     pub fn count_bad_route(&self) {
         self.gather(&[], BAD_ROUTES, 1);
+    }
+
+    /// Counts a request that another filter of the namespace has judged already; says whether it is the first one.
+    pub fn count_judged_twice(&self) -> bool {
+        self.gather(&[], JUDGED_TWICE, 1);
+        !self.judged_twice.replace(true)
     }
 
     /// Adds what has been gathered to the proxy's counters.

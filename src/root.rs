@@ -14,6 +14,7 @@ use crate::control::{ControlStream, Desk};
 use crate::host;
 use crate::http::Exchange;
 use crate::instance::Instance;
+use crate::passes;
 use crate::pull::Puller;
 use crate::routes::Routes;
 
@@ -97,6 +98,7 @@ impl RootContext for Root {
         match Plugin::parse(&self.get_plugin_configuration().unwrap_or_default()) {
             Ok(Plugin::Filter(policy)) => {
                 policy.outdated.iter().chain(&policy.unlimited).for_each(|problem| log::warn!("{problem}"));
+                passes::declare();
                 let puller = policy.pull.as_ref().map(|pull| Box::new(Puller::new(&policy, pull)));
                 let (policy, routes, gauged) = (Rc::new(*policy), Rc::default(), Cell::default());
                 let instance = Instance::of(&policy, host::root_id(), self.context_id);

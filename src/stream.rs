@@ -21,7 +21,7 @@ use crate::instance::Instance;
 use crate::metrics::{ADMITTED, LEFT, Labels};
 use crate::routes::{Place, Routes};
 use crate::store::SharedData;
-use crate::{arrival, host};
+use crate::{arrival, host, passes};
 
 mod answer;
 mod passed_on;
@@ -353,6 +353,19 @@ impl Stream {
         self.follow(taking, next)
     }
 
+    /// Says whether another filter of the same namespace has judged the request; two that do would have it wait for itself.
+    fn is_judged_already(&self) -> bool {
+        let namespace = &self.policy.namespace;
+        let is_judged = passes::is_judged(namespace);
+        if is_judged && self.instance.metrics.count_judged_twice() {
+            log::error!(
+                "another filter of the namespace {namespace:?} comes before this one in its chain and has judged the request: this one \
+                 lets such requests pass; give it a `namespace` of its own, or take it out"
+            );
+        }
+        is_judged
+    }
+
     /// A worker that refuses what it was sent counts as busy until a view knows better.
     fn note_refusal(&self, status: &str) {
         if let Some(pool) = &self.pool
@@ -370,7 +383,13 @@ impl Stream {
         self.answer.expect(host::now());
         let headers = Headers::of_request();
         let spoofed = arrival::spoofed(&headers);
-        let arrival = arrival::read(&self.policy, &headers, &spoofed);
+        let mut arrival = arrival::read(&self.policy, &headers, &spoofed);
+        let is_tagged = passes::is_tagged();
+        if is_tagged && self.is_judged_already() {
+            return Action::Continue;
+        }
+        // What a former pass of ours has put on is no caller's.
+        arrival.spoofed &= !is_tagged;
         let place = self.routes.place(&self.policy);
         let route = self.routes.of(&self.policy, &arrival, &place, &self.instance.metrics);
         let is_tunnel = arrival::is_tunnel(&headers);
@@ -383,6 +402,7 @@ impl Stream {
         let terms = Terms::of(&self.policy, &arrival, &route);
         let lane_needs_model = terms.lane_needs_model(&self.policy);
         self.is_tunnel = is_tunnel;
+        passes::mark(&self.policy.namespace);
         let begin = if is_tunnel { Intake::of_tunnel } else { Intake::new };
         let intake = begin(arrival, terms, &self.policy, Rc::clone(&self.instance) as _);
         let intake = intake.sampling(self.instance.next_seed());

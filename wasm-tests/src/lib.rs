@@ -17,6 +17,7 @@ pub mod jwt;
 pub mod line;
 pub mod played;
 mod process;
+pub mod redirector;
 pub mod resetter;
 pub mod rig;
 pub mod scripted;

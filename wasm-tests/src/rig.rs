@@ -152,7 +152,8 @@ impl Rig {
 
     fn public_listener(&self) -> Value {
         let mut filters = self.setup.filters_before.clone();
-        filters.push(bootstrap::discovered(PLUGIN, &self.plugin_file()));
+        let filter = bootstrap::discovered(PLUGIN, &self.plugin_file());
+        filters.extend(std::iter::repeat_n(filter, if self.setup.twice { 2 } else { 1 }));
         let mut public = bootstrap::listener(PUBLIC, &filters, &json!([]));
         let manager = &mut public["filter_chains"][0]["filters"][0]["typed_config"];
         manager["route_config"]["virtual_hosts"] = self.setup.virtual_hosts.clone();

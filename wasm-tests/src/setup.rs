@@ -50,6 +50,8 @@ pub struct Setup {
     pub more_workers: usize,
     /// Clusters of one server each that a test has started itself.
     pub clusters: Vec<(&'static str, SocketAddr)>,
+    /// The listener under test has the filter twice.
+    pub twice: bool,
     /// The workers' cluster takes the worker that a request's header names.
     pub steered: bool,
     /// Virtual hosts of the listener under test.
@@ -87,6 +89,7 @@ impl Setup {
             transport_socket: None,
             more_workers: 0,
             clusters: Vec::new(),
+            twice: false,
             steered: false,
             virtual_hosts: bootstrap::virtual_hosts(&[]),
             control: json!({}),

@@ -66,6 +66,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
             routes::chosen_by_callers(filter, notes);
             routes::loose_routes(config, filter, notes);
             routes::seen_too_early(config, filter, notes);
+            routes::twice(config, filter, notes);
             clusters::breakers(config, filter, notes);
             clusters::endpoints(config, &written.path, filter, notes);
         }

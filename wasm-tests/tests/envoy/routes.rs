@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts, worker_routes};
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
 use wasm_tests::jwt;
+use wasm_tests::redirector::Redirector;
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of, text_of};
 
 /// Lanes `standard`, which is the default, and others by these names.
@@ -274,4 +275,56 @@ async fn a_route_chosen_by_a_claim_is_the_one_that_counts() {
         );
         rig.nothing_trapped().await;
     }
+}
+
+/// Two filters of one namespace in a chain would have a request wait for itself: the second one lets it pass, with what the first has put on.
+#[tokio::test]
+async fn a_filter_that_is_in_its_chain_twice_judges_once() {
+    for wait in [Wait::Unread, Wait::AtHeaders, Wait::BodyHeld] {
+        let mut setup = Setup::new(1, wait).with("/tenants/one", json!({"max_in_flight": 1, "requests_per_minute": 2}));
+        setup.twice = true;
+        let rig = Rig::start(setup).await;
+        for _ in 0..2 {
+            assert_eq!(rig.ask("one", &[("x-sluice-pool", "spoofed")]).await.0, 200, "{wait:?}");
+            assert_eq!(rig.seen("x-sluice-tenant").as_deref(), Some("one"), "{wait:?}");
+            rig.nothing_is_held().await;
+        }
+        assert_eq!(rig.ask("one", &[]).await, (429, "tenant_request_rate".to_owned()), "{wait:?}: counted once each");
+        // Where headers go on first, those of the refused one did.
+        rig.counts("sluice_judged_twice_total", &[], if wait == Wait::BodyHeld { 3 } else { 2 }).await;
+        assert!(rig.envoy.log().contains("another filter of the namespace"), "{wait:?}");
+        rig.nothing_trapped().await;
+    }
+}
+
+/// After a redirect within the proxy the headers that the first pass has put on are no caller's: the second route's rules hold in full.
+#[tokio::test]
+async fn a_redirect_within_the_proxy_is_judged_by_its_route() {
+    let tiers = json!({"first": {"requests_per_minute": 9}, "second": {"requests_per_minute": 5}});
+    let mut setup =
+        Setup::new(1, Wait::Unread).with("/tiers", tiers).with("/tenants/one", json!({"requests_per_minute": 1}));
+    let mut first = route("first", json!({"tier": "first"}));
+    first["route"]["internal_redirect_policy"] = json!({"redirect_response_codes": [307], "max_internal_redirects": 1});
+    let redirector = Redirector::start(&format!("http://x/second{CHAT}")).await;
+    first["route"]["cluster"] = json!("redirector");
+    setup.clusters = vec![("redirector", redirector.address())];
+    setup.virtual_hosts = virtual_hosts(&[first, route("second", json!({"tier": "second"}))]);
+    let rig = Rig::start(setup).await;
+    for number in 0..5 {
+        assert_eq!(post(&rig, "first", "one").await.status(), 200, "{number}");
+        assert_eq!(rig.seen("x-sluice-tenant").as_deref(), Some("one"));
+        rig.nothing_is_held().await;
+    }
+    let refused = post(&rig, "first", "one").await;
+    assert_eq!(
+        (refused.status().as_u16(), reason_of(&refused).as_str()),
+        (429, "tenant_request_rate"),
+        "the second route's rate"
+    );
+    // What a caller sends is the caller's all the same.
+    let answer = rig
+        .post_to(&format!("/second{CHAT}"), "one", &[("x-sluice-pool", "main")], chat(MODEL, 1, false).to_string())
+        .await;
+    assert_eq!(answer.status(), 200, "the tenant's own rate, of which nothing was spent");
+    rig.nothing_trapped().await;
 }

@@ -4,7 +4,7 @@ use admission_core::config::{Config, Mode, RouteConfig};
 use admission_core::platform;
 
 use crate::check::Notes;
-use crate::check::envoy::{Filter, Route, typed};
+use crate::check::envoy::{Filter, Route, filters, typed};
 use crate::check::node::{Node, join};
 use crate::check::warnings::tenants::{is_opaque, strips_first};
 
@@ -127,6 +127,23 @@ pub fn seen_too_early(config: &Config, filter: &Filter<'_>, notes: &mut Notes) {
          envoy.filters.http.header_mutation between them, such as one that removes \"x-sluice-nothing\", which has it choose then"
     );
     notes.warn(&clears.path, message);
+}
+
+/// A second filter of the same namespace in a chain.
+pub fn twice(config: &Config, filter: &Filter<'_>, notes: &mut Notes) {
+    let same = |other: &Node<'_>| {
+        let ours = filters(other).into_iter();
+        let mut configs = ours.filter_map(|filter| serde_json::from_str::<Config>(&filter.configuration().1).ok());
+        configs.any(|other| other.namespace == config.namespace)
+    };
+    if filter.earlier().is_some_and(|earlier| earlier.iter().any(same)) {
+        let message = format!(
+            "a filter before it has the namespace {:?} as well and judges every request first; this one lets them pass: give it a namespace of \
+             its own, or take it out",
+            config.namespace
+        );
+        notes.warn(&filter.plugin.path, message);
+    }
 }
 
 fn kind<'a>(filter: &Node<'a>) -> Option<&'a str> {

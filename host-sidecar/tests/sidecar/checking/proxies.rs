@@ -411,3 +411,14 @@ fn a_route_that_the_filter_sees_too_early() {
     assert_silent(&chain(jwt(false), false, true));
     assert_silent(&chain(jwt(true), false, false));
 }
+
+#[test]
+fn a_filter_that_is_in_its_chain_twice() {
+    let mut bootstrap = Bootstrap::shipped();
+    let second = bootstrap.filters()[2].clone();
+    bootstrap.filters().insert(3, second);
+    let place = FILTER.replace("http_filters[2]", "http_filters[3]");
+    assert_warns(&bootstrap.0, &place, "a filter before it has the namespace \"sluice\" as well");
+    bootstrap.change_policy(|policy| policy["namespace"] = "other".into());
+    assert_silent(&bootstrap.0);
+}

@@ -1,0 +1,34 @@
+//! Passes of one request through filters of ours: a redirect within the proxy makes a second one, and so does a second filter.
+//!
+//! The filter leaves two values in the stream's filter state, which no caller can write. One lasts as long as the request and is there after a
+//! redirect: the headers of ours that the request then has are from the former pass. The other lasts as long as the stream, and says which
+//! namespace has judged it already.
+
+use crate::host;
+
+/// Name of the value that lasts as long as the request.
+const TAGGED: &str = "sluice.tagged";
+
+/// Begin of the names of those that last as long as the stream.
+const JUDGED: &str = "sluice.judged.";
+
+/// Makes values of [`TAGGED`] outlast a redirect, in the root that is being configured.
+pub fn declare() {
+    host::declare_request_state(TAGGED);
+}
+
+/// Says whether a filter of ours has already put its own headers on the current request.
+pub fn is_tagged() -> bool {
+    host::filter_state(TAGGED).is_some()
+}
+
+/// Says whether a filter of the namespace has already judged the current stream.
+pub fn is_judged(namespace: &str) -> bool {
+    host::filter_state(&format!("{JUDGED}{namespace}")).is_some()
+}
+
+/// Leaves both values for filters and passes that follow.
+pub fn mark(namespace: &str) {
+    host::set_filter_state(TAGGED, "1");
+    host::set_filter_state(&format!("{JUDGED}{namespace}"), "1");
+}
