@@ -66,6 +66,11 @@ fn tenant(source: &Source, headers: &Headers) -> Option<String> {
     }
 }
 
+/// Says whether the connection is that of a proxy whose headers of ours are the platform's.
+pub fn comes_from_trusted(policy: &Policy) -> bool {
+    !policy.trusted_peers.is_empty() && host::peer_uri().is_some_and(|uri| policy.trusts(&uri))
+}
+
 /// Says whether the request is for another protocol. Envoy makes an upgrade of whatever method has the header.
 // Why its bytes need no care before the worker has agreed: Envoy keeps them until 101, or to a CONNECT 2xx, and closes the tunnel after any other answer.
 pub fn is_tunnel(headers: &Headers) -> bool {

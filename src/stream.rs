@@ -389,7 +389,7 @@ impl Stream {
             return Action::Continue;
         }
         // What a former pass of ours has put on is no caller's.
-        arrival.spoofed &= !is_tagged;
+        arrival.spoofed &= !is_tagged && !arrival::comes_from_trusted(&self.policy);
         let place = self.routes.place(&self.policy);
         let route = self.routes.of(&self.policy, &arrival, &place, &self.instance.metrics);
         let is_tunnel = arrival::is_tunnel(&headers);

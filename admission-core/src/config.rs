@@ -59,6 +59,9 @@ pub struct Config {
     /// Who sends a request.
     #[serde(default)]
     pub tenant: TenantConfig,
+    /// Proxies in front of this one whose headers of ours count as the platform's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust_tags_from: Option<TrustConfig>,
     /// Named limits that tenants and routes refer to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tiers: BTreeMap<String, LimitsConfig>,
@@ -185,6 +188,15 @@ pub enum Mode {
     Enforce,
     /// What would be refused is counted and told, and goes on.
     Shadow,
+}
+
+/// Peers whose headers are believed.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TrustConfig {
+    /// SPIFFE identities in their certificates; a trailing `*` matches any ending. The listener must validate client certificates.
+    pub spiffe: Vec<String>,
 }
 
 /// Where a tenant's name comes from.

@@ -68,6 +68,8 @@ pub struct Policy {
     pub tenant_sources: Vec<Source>,
     /// Of a request that none of them names.
     pub default_tenant: String,
+    /// SPIFFE identities of peers whose headers of ours are the platform's; a trailing `*` matches any ending.
+    pub trusted_peers: Vec<String>,
     /// Limits of tenants that are not listed, where they have none while others have.
     pub unlimited: Option<Problem>,
     /// Header in which a caller may ask for a lane.
@@ -214,6 +216,15 @@ impl Policy {
     /// Every problem, with its place in the metadata.
     pub fn route_of_metadata(&self, metadata: Value) -> Result<Route, Vec<Problem>> {
         build::route_of_metadata(self, metadata)
+    }
+
+    /// Says whether headers of ours that a peer with such a certificate sends are the platform's.
+    #[must_use]
+    pub fn trusts(&self, uri: &str) -> bool {
+        self.trusted_peers.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(beginning) => uri.starts_with(beginning),
+            None => uri == pattern,
+        })
     }
 
     /// Index of the lane that a name stands for.

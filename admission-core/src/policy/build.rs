@@ -99,6 +99,21 @@ impl Checker<'_> {
 /// llm-d's headers that name a caller, the newer one first.
 const LLM_D_FAIRNESS_HEADERS: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
 
+fn trusted_peers(config: &Config, check: &mut Checker<'_>) -> Vec<String> {
+    let Some(trusted) = &config.trust_tags_from else { return Vec::new() };
+    if trusted.spiffe.is_empty() {
+        check.problem("trust_tags_from.spiffe", "names no identity; leave `trust_tags_from` out to trust none");
+    }
+    for (index, pattern) in trusted.spiffe.iter().enumerate() {
+        let domain = pattern.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')).map(|(domain, _)| domain);
+        if domain.is_none_or(|domain| domain.is_empty() || domain.contains('*')) {
+            let message = format!("{pattern:?} is no identity such as \"spiffe://cluster.local/ns/edge/*\"");
+            check.problem(format!("trust_tags_from.spiffe[{index}]"), message);
+        }
+    }
+    trusted.spiffe.clone()
+}
+
 fn fairness_headers(config: &Config) -> Vec<String> {
     let Some(header) = config.fairness_header.as_ref().map(|header| header.to_ascii_lowercase()) else {
         return Vec::new();
@@ -142,6 +157,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         header_pause: config.header_pause,
         tenant_sources,
         default_tenant: config.tenant.default.clone(),
+        trusted_peers: trusted_peers(config, &mut check),
         unlimited: config.unlimited(),
         lane_header: config.lane_header.as_ref().map(|header| header.to_ascii_lowercase()),
         fairness_headers: fairness_headers(config),

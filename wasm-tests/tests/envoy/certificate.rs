@@ -11,6 +11,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use wasm_tests::authority::{Authority, Identity, dns, uri};
+use wasm_tests::bootstrap::{virtual_hosts, worker_routes};
 use wasm_tests::caller::{CHAT, chat, request_bytes};
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait};
 
@@ -41,10 +42,14 @@ fn connector(authority: &Authority, identity: Option<&Identity>) -> TlsConnector
 /// certificate does so after the caller's part of the handshake, so that is an error while reading.
 async fn post(rig: &Rig, connector: &TlsConnector) -> io::Result<String> {
     let body = chat(MODEL, 1, false).to_string();
-    let request = request_bytes(CHAT, &[("x-tenant-id", b"from-header")], body.as_bytes(), true);
+    answer(rig, connector, &request_bytes(CHAT, &[("x-tenant-id", b"from-header")], body.as_bytes(), true)).await
+}
+
+/// The beginning of the answer to a request.
+async fn answer(rig: &Rig, connector: &TlsConnector, request: &[u8]) -> io::Result<String> {
     let name = ServerName::try_from(SERVER).expect("a name");
     let mut stream = connector.connect(name, TcpStream::connect(rig.address).await?).await?;
-    stream.write_all(&request).await?;
+    stream.write_all(request).await?;
     let mut head = [0; 12];
     stream.read_exact(&mut head).await?;
     Ok(String::from_utf8_lossy(&head).into_owned())
@@ -114,5 +119,41 @@ async fn a_whole_uri_is_a_name_and_a_forged_one_is_not_heard() {
     let answer = post(&rig, &connector(&authority, Some(&forged))).await;
     assert!(answer.is_err(), "the proxy lets nobody in whom the authority does not vouch for: {answer:?}");
     assert_eq!(rig.worker.stats().requests, 1);
+    rig.nothing_trapped().await;
+}
+
+/// Another proxy of ours in front puts headers on that a route matches. They are believed of it, and of no other peer.
+#[tokio::test]
+async fn headers_of_a_trusted_proxy_choose_routes_as_the_platforms_do() {
+    let authority = Authority::new();
+    let mut setup = Setup::new(1, Wait::Unread)
+        .with("/tenant", json!({"sources": [{"header": "x-tenant-id"}]}))
+        .with("/tenants", json!({"*": {"requests_per_minute": 1}}))
+        .with("/tiers", json!({"wide": {"requests_per_minute": 3}}))
+        .with("/trust_tags_from", json!({"spiffe": ["spiffe://cluster.local/ns/edge/*"]}));
+    let mut matched = worker_routes()[1].clone();
+    matched["match"] =
+        json!({"prefix": "/", "headers": [{"name": "x-sluice-pool", "string_match": {"exact": "edge"}}]});
+    matched["metadata"] = json!({"filter_metadata": {"sluice": {"tier": "wide"}}});
+    setup.virtual_hosts = virtual_hosts(&[matched]);
+    setup.transport_socket = Some(authority.transport_socket(SERVER, false));
+    let rig = Rig::start(setup).await;
+    for (peer, wide) in [
+        ("spiffe://cluster.local/ns/edge/sa/gateway", true),
+        ("spiffe://cluster.local/ns/edge-of-another/sa/gateway", false),
+        ("spiffe://elsewhere/ns/edge/sa/gateway", false),
+    ] {
+        let connector = connector(&authority, Some(&authority.issue(&[uri(peer)])));
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let body = chat(MODEL, 1, false).to_string();
+            let headers: [(&str, &[u8]); 2] = [("x-tenant-id", peer.as_bytes()), ("x-sluice-pool", b"edge")];
+            answers
+                .push(answer(&rig, &connector, &request_bytes(CHAT, &headers, body.as_bytes(), true)).await.unwrap());
+        }
+        let all = answers.iter().filter(|head| *head == "HTTP/1.1 200").count();
+        assert_eq!(all, if wide { 3 } else { 1 }, "{peer}: {answers:?}");
+    }
+    rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }

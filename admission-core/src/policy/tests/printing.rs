@@ -10,7 +10,7 @@ use crate::config::{
     DispatchBudgetConfig, EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode,
     OutputEstimate, PoolConfig, PoolQueueConfig, QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms,
     RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
-    Upgrades, ViewConfig,
+    TrustConfig, Upgrades, ViewConfig,
 };
 use crate::estimate::Family;
 
@@ -245,6 +245,7 @@ fn config(rng: &mut Rng) -> Config {
         tenants: tenants.into_iter().map(|(name, limits)| (name.to_owned(), limits)).collect(),
         default_lane: some(rng, |_| last.clone()),
         lane_header: some(rng, |_| "X-Lane".to_owned()),
+        trust_tags_from: some(rng, |_| TrustConfig { spiffe: vec!["spiffe://cluster.local/ns/edge/*".to_owned()] }),
         fairness_header: some(rng, |_| "X-User".to_owned()),
         objectives: BTreeMap::from([("nightly".to_owned(), last.clone())]),
         lane_rules: list(rng, 2, |rng, _| LaneRuleConfig {

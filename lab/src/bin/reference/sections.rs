@@ -4,7 +4,7 @@ use admission_core::config::{
     AgingConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config, ControlConfig,
     DispatchBudgetConfig, EstimateConfig, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, PoolConfig,
     PoolQueueConfig, PullConfig, QueueConfig, RejectConfig, ReserveTerms, RetryAfterConfig, RouteConfig,
-    RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource, ViewConfig,
+    RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource, TrustConfig, ViewConfig,
 };
 
 use super::fields;
@@ -63,6 +63,7 @@ pub const SECTIONS: [Section; 10] = [
             object!(TenantSource, "`tenant.sources[]`", "source"),
             object!(CertificateSource, "`tenant.sources[].certificate`", "object"),
             object!(ApiKeySource, "`tenant.sources[].api_key`", "object"),
+            object!(TrustConfig, "`trust_tags_from`", "object"),
         ],
     },
     Section {
