@@ -74,8 +74,19 @@ pub fn comes_from_trusted(policy: &Policy) -> bool {
 /// Says whether the request is for another protocol. Envoy makes an upgrade of whatever method has the header.
 // Why its bytes need no care before the worker has agreed: Envoy keeps them until 101, or to a CONNECT 2xx, and closes the tunnel after any other answer.
 pub fn is_tunnel(headers: &Headers) -> bool {
-    headers.get(":method").is_some_and(|method| *method == *b"CONNECT")
-        || headers.get("upgrade").is_some_and(|upgrade| !upgrade.is_empty())
+    is_method(headers, b"CONNECT") || headers.get("upgrade").is_some_and(|upgrade| !upgrade.is_empty())
+}
+
+/// Says whether a request for another protocol has a body too, which its worker may take for what its path says.
+pub fn has_body_too(headers: &Headers) -> bool {
+    let plain = is_method(headers, b"CONNECT") || is_method(headers, b"GET");
+    !plain
+        || headers.get("content-length").is_some_and(|length| *length != *b"0")
+        || headers.get("transfer-encoding").is_some()
+}
+
+fn is_method(headers: &Headers, method: &[u8]) -> bool {
+    headers.get(":method").is_some_and(|found| *found == *method)
 }
 
 /// Names of the request's headers that callers must not set for the platform.

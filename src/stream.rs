@@ -392,14 +392,15 @@ impl Stream {
         arrival.spoofed &= !is_tagged && !arrival::comes_from_trusted(&self.policy);
         let place = self.routes.place(&self.policy);
         let route = self.routes.of(&self.policy, &arrival, &place, &self.instance.metrics);
-        let is_tunnel = arrival::is_tunnel(&headers);
+        let (is_tunnel, has_body_too) = (arrival::is_tunnel(&headers), arrival::has_body_too(&headers));
         arrival::strip(&spoofed);
         let passes = is_tunnel && route.upgrades == Some(Upgrades::Pass);
         if end_of_stream && !is_tunnel || passes || route.enabled == Some(false) {
             return Action::Continue;
         }
         let arrival = arrival.on(&route);
-        let terms = Terms::of(&self.policy, &arrival, &route);
+        let mut terms = Terms::of(&self.policy, &arrival, &route);
+        terms.upgrades &= !(is_tunnel && has_body_too);
         let lane_needs_model = terms.lane_needs_model(&self.policy);
         self.is_tunnel = is_tunnel;
         passes::mark(&self.policy.namespace);

@@ -40,7 +40,7 @@ pub enum Api {
     Messages,
     /// `…/embeddings`, which generates nothing.
     Embeddings,
-    /// `…/rerank`, `…/score`, `…/classify`, `…/pooling`, `…/tokenize` and `…/detokenize`, which generate nothing.
+    /// `…/rerank`, `…/score`, `…/classify`, `…/pooling`, `…/embed`, `…/encode`, `…/tokenize` and `…/detokenize`, which generate nothing.
     Pooling,
     /// `…/audio/transcriptions` and `…/audio/translations`.
     Audio,
@@ -82,7 +82,16 @@ impl Api {
             Self::Messages
         } else if path.ends_with("/embeddings") {
             Self::Embeddings
-        } else if ends_in(&["/rerank", "/score", "/classify", "/pooling", "/tokenize", "/detokenize"]) {
+        } else if ends_in(&[
+            "/rerank",
+            "/score",
+            "/classify",
+            "/pooling",
+            "/embed",
+            "/encode",
+            "/tokenize",
+            "/detokenize",
+        ]) {
             Self::Pooling
         } else if ends_in(&["/audio/transcriptions", "/audio/translations"]) {
             Self::Audio
@@ -167,9 +176,12 @@ pub struct Facts {
     pub holds_prompt: bool,
     /// `stream_options.include_usage`, where it is said.
     pub include_usage: Option<bool>,
-    /// The largest of `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `max_new_tokens` and `n_predict`, at the top or among
-    /// `parameters` or `sampling_params`: which of them counts is the worker's affair.
+    /// The largest of `max_tokens`, `max_completion_tokens` and `max_output_tokens`: which of them counts is the worker's
+    /// affair.
     pub max_tokens: Option<u64>,
+    /// The largest of `max_new_tokens`, `n_predict`, and the limits among `parameters` or `sampling_params`, which workers of other APIs
+    /// read.
+    pub limit_elsewhere: Option<u64>,
     /// Text of the prompt.
     pub text: Features,
     /// Prompt tokens given as numbers.
@@ -191,6 +203,12 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Longest answer that is allowed, by the keys that workers of an API read.
+    #[must_use]
+    pub fn limit_of(&self, api: Api) -> Option<u64> {
+        if api == Api::Other { self.max_tokens.max(self.limit_elsewhere) } else { self.max_tokens }
+    }
+
     /// Answers asked for of an API: of a chat there is one prompt, whatever else its body holds.
     #[must_use]
     pub fn sequences_of(&self, api: Api) -> u64 {
@@ -238,7 +256,13 @@ impl Broken {
     /// which some readers stop.
     #[must_use]
     pub fn others_may_read(&self) -> bool {
-        self.what == TOO_DEEP || self.what == FOLLOWED
+        self.is_too_deep() || self.what == FOLLOWED
+    }
+
+    /// Says whether it is nested deeper than is read here.
+    #[must_use]
+    pub fn is_too_deep(&self) -> bool {
+        self.what == TOO_DEEP
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::hash;
-use crate::units::{Millis, Time};
+use crate::units::{Millis, Time, Tokens};
 
 /// An amount for each period, of which `burst` may come at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,18 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// The instants up to which a request's charge moved its budgets, once what it was charged for tokens is another amount.
+    // Why from the request's own instants: those of the record hold what others have spent or got back meanwhile.
+    #[must_use]
+    pub fn moved(&self, charged_to: (Spent, Spent), from: Tokens, to: Tokens, now: Time) -> (Spent, Spent) {
+        let (requests, tokens) = charged_to;
+        let Some(rate) = &self.tokens else { return charged_to };
+        let more = to.0.saturating_sub(from.0);
+        let less = from.0.saturating_sub(to.0);
+        let spent = if more > 0 { rate.spend(tokens, more, now) } else { rate.give_back(tokens, less, tokens, now) };
+        (requests, spent)
+    }
+
     /// The same rates, each with an instant of its own.
     #[must_use]
     pub(crate) fn keyed(&self) -> Self {
@@ -199,6 +211,22 @@ mod tests {
         assert_eq!((at_once, rate.allows(spent, 1, at(5)).is_ok()), (1_000, false));
         let half = rate.give_back(spent, 1_000, spent, Time(at(5).0 + 30_000));
         assert_eq!(rate.standing(half, Time(at(5).0 + 30_000)).remaining, 1_000, "half was paid by time");
+    }
+
+    /// Corrections move a request's own instant, whatever others have spent and got back meanwhile.
+    #[test]
+    fn what_is_corrected_is_given_back_once_and_no_longer_than_it_is_owed() {
+        let rates = Rates { requests: None, tokens: Some(per_minute(1_000, 1_000)) };
+        let rate = rates.tokens.clone().unwrap();
+        let minutes = |count: u64| Time(START.0 + count * 60_000);
+        let charged = |tokens| (Spent::default(), rate.spend(Spent::default(), tokens, START));
+        // A guess of ten minutes that proves to be one: after a minute nothing of it is owed.
+        let (_, proved) = rates.moved(charged(10_000), Tokens(10_000), Tokens(1_000), START);
+        assert!(proved.is_owed(Time(minutes(1).0 - 1)) && !proved.is_owed(minutes(1)));
+        // A token more after five minutes: only that is owed, whatever the record's instant is then.
+        let (_, grown) = rates.moved(charged(1_000), Tokens(1_000), Tokens(1_001), minutes(5));
+        assert_eq!(grown, rate.spend(Spent::default(), 1, minutes(5)));
+        assert_eq!(rates.moved(charged(7), Tokens(7), Tokens(7), START), charged(7));
     }
 
     #[test]

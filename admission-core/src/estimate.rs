@@ -83,21 +83,26 @@ impl Estimator {
     #[must_use]
     pub fn from_body(&self, facts: &Facts, api: Api, pool: &Pool) -> Ask {
         let weights = &self.belief.weights;
-        let output_limit = facts.max_tokens.map(Tokens);
+        let output_limit = facts.limit_of(api).map(Tokens);
         let whole = |text: &Features, token_ids: u64| {
             weights
                 .tokens(&Inputs::new(text, facts.messages, facts.tools, api))
                 .plus(Tokens(token_ids))
                 .plus(pool.media(facts.media))
         };
-        let prompt = whole(&facts.text, facts.token_ids);
+        let read = whole(&facts.text, facts.token_ids);
+        // Why its size at least: which of its fields a worker reads is not known on such a path, and one that is not known here may hold more.
+        let by_size = api == Api::Other && facts.media == Media::default();
+        let prompt = if by_size { read.max(Tokens(facts.bytes.div_ceil(BYTES_PER_TOKEN))) } else { read };
         let of_one = |one: &Longest| whole(&one.text, one.token_ids);
-        let longest_prompt = facts.longest_prompt.as_ref().map_or(prompt, of_one);
+        let longest_prompt = facts.longest_prompt.as_ref().map_or(read, of_one);
         let each = self.output_of_one(output_limit, longest_prompt, pool);
         let all = facts.sequences_of(api).max(1);
         let output = self.output(api, each, all, pool);
         let sequences = if api.generates() { all } else { 0 };
-        Ask { prompt, longest_prompt, output, output_limit, prompt_read: true, sequences }
+        // Ranks and scores are made of pairs of their texts, so the whole is no prompt of one sequence.
+        let prompt_read = api != Api::Pooling;
+        Ask { prompt, longest_prompt, output, output_limit, prompt_read, sequences }
     }
 
     /// The ask of a request whose body of `body_bytes` was read in part: the rest is taken for text of

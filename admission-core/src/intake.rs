@@ -327,7 +327,9 @@ impl Intake {
         if self.beginning.in_other_unicode() {
             return Some(refuse(Reason::Malformed, Detail::Fixed(OTHER_UNICODE)));
         }
-        broken.others_may_read().then(|| refuse(Reason::Malformed, Detail::Text(broken.to_string())))
+        // On other paths something may well follow: tensors in bytes, or one object for each line.
+        let is_odd = if self.arrival.api.is_json() { broken.others_may_read() } else { broken.is_too_deep() };
+        is_odd.then(|| refuse(Reason::Malformed, Detail::Text(broken.to_string())))
     }
 
     /// A request that would hold nothing while its worker goes on with it, where its route does not allow that.
@@ -417,7 +419,7 @@ impl Intake {
             inputs: Inputs::new(&facts.text, facts.messages, facts.tools, self.arrival.api),
             token_ids: Tokens(facts.token_ids),
             sequences: facts.sequences_of(self.arrival.api),
-            limit: facts.max_tokens.map(Tokens),
+            limit: facts.limit_of(self.arrival.api).map(Tokens),
             plain: facts.media == Media::default() && !facts.elsewhere,
             model: facts.model,
         })
@@ -444,10 +446,15 @@ impl Intake {
         }
     }
 
+    /// On other paths engines serve the one model they have, and many have no field for it.
+    fn needs_no_model(&self) -> bool {
+        self.arrival.api == Api::Other && self.model().is_none()
+    }
+
     fn pool_by_model(&self, policy: &Policy) -> Result<Arc<Pool>, Refusal> {
         let model = self.model();
         if let Some(pool) = &self.pool
-            && (self.any_model || !self.readable() || pool.serves(model.unwrap_or_default()))
+            && (self.any_model || !self.readable() || self.needs_no_model() || pool.serves(model.unwrap_or_default()))
         {
             return Ok(Arc::clone(pool));
         }

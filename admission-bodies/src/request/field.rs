@@ -71,7 +71,7 @@ impl Field {
             b"parameters" | b"sampling_params" => Self::Parameters,
             b"background" => Self::Background,
             b"suffix" => Self::Suffix,
-            b"input_ids" => Self::TokenIds,
+            b"input_ids" | b"token_ids" | b"prompt_token_ids" => Self::TokenIds,
             b"previous_response_id" | b"conversation" | b"truncate_prompt_tokens" => Self::Elsewhere,
             b"priority" => Self::Priority,
             b"tools" | b"functions" => Self::Tools,
@@ -229,8 +229,12 @@ impl Limits {
 
     /// Longest answer, in tokens: the largest limit, since which of them counts is the worker's affair.
     pub(super) fn max_tokens(&self) -> Option<u64> {
-        let of_openai = self.max_completion_tokens.max(self.max_tokens).max(self.max_output_tokens);
-        of_openai.max(self.max_new_tokens).max(self.n_predict)
+        self.max_completion_tokens.max(self.max_tokens).max(self.max_output_tokens)
+    }
+
+    /// Longest answer by the keys of other engines.
+    pub(super) fn elsewhere(&self) -> Option<u64> {
+        self.max_new_tokens.max(self.n_predict)
     }
 
     /// Answers to one prompt.

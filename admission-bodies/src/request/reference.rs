@@ -169,7 +169,8 @@ pub fn facts(body: &[u8]) -> Option<Facts> {
     facts.bytes = body.len() as u64;
     let largest =
         |of: std::ops::Range<usize>| limits[of.clone()].iter().chain(&parameters[of]).flatten().copied().max();
-    facts.max_tokens = largest(0..5);
+    facts.max_tokens = limits[0..3].iter().flatten().copied().max();
+    facts.limit_elsewhere = limits[3..5].iter().chain(&parameters[0..5]).flatten().copied().max();
     facts.answers = largest(5..7).unwrap_or(1);
     facts.sequences = (most_prompts as u64).max(1).saturating_mul(facts.answers);
     if most_prompts > 1 {
@@ -195,7 +196,8 @@ impl Reading {
         };
         self.facts.holds_prompt |= !is_null(value)
             && match key {
-                "messages" | "prompt" | "input" | "inputs" | "text_input" | "input_ids" => true,
+                "messages" | "prompt" | "input" | "inputs" | "text_input" | "input_ids" | "token_ids"
+                | "prompt_token_ids" => true,
                 "text" => !matches!(value, Node::Object(_)),
                 _ => false,
             };
@@ -219,7 +221,11 @@ impl Reading {
                 self.chat(value, (1, false), "prompt");
                 self.most_prompts = self.most_prompts.max(self.prompts.len() - self.before);
             }
-            "input_ids" => self.token_ids(value, 1),
+            "input_ids" | "token_ids" | "prompt_token_ids" => {
+                self.before = self.prompts.len();
+                self.token_ids(value, 1, true);
+                self.most_prompts = self.most_prompts.max(self.prompts.len() - self.before);
+            }
             "previous_response_id" | "conversation" | "truncate_prompt_tokens" => {
                 self.facts.elsewhere |= !is_null(value);
                 self.strings(value);
@@ -291,7 +297,7 @@ impl Reading {
                     self.prompts.push(Longest { text, token_ids: 0 });
                 }
             }
-            Node::Literal(literal) if is_prompt && matches!(depth, 2 | 3) => {
+            Node::Literal(literal) if is_prompt && depth > 1 => {
                 self.facts.token_ids += u64::from(literal.value != "null");
             }
             Node::Literal(_) => {}
@@ -380,14 +386,22 @@ impl Reading {
         }
     }
 
-    fn token_ids(&mut self, value: &Node, depth: u32) {
+    /// Token ids; `depth` of the container around the value, and whether that is the field's own list.
+    fn token_ids(&mut self, value: &Node, depth: u32, listed: bool) {
         match value {
             Node::Text(text) => self.weigh(text),
-            Node::Literal(_) => self.facts.token_ids += u64::from(matches!(depth, 2 | 3) && !is_null(value)),
-            Node::List(list) => list.iter().for_each(|value| self.token_ids(value, depth + 1)),
+            Node::Literal(_) => self.facts.token_ids += u64::from(depth > 1 && !is_null(value)),
+            Node::List(list) => {
+                let before = Longest { text: self.facts.text.clone(), token_ids: self.facts.token_ids };
+                list.iter().for_each(|value| self.token_ids(value, depth + 1, depth == 1));
+                if depth == 2 && listed {
+                    let text = self.facts.text.since(&before.text);
+                    self.prompts.push(Longest { text, token_ids: self.facts.token_ids - before.token_ids });
+                }
+            }
             Node::Object(entries) => {
                 let values = entries.iter().map(|(_, value)| value).filter(|value| !matches!(value, Node::Literal(_)));
-                values.for_each(|value| self.token_ids(value, depth + 1));
+                values.for_each(|value| self.token_ids(value, depth + 1, false));
             }
         }
     }

@@ -209,7 +209,8 @@ impl Scanner {
         let prompts = self.prompts.max(self.most_prompts);
         let answers = self.limits.answers().max(self.parameters.answers()).unwrap_or(1);
         Facts {
-            max_tokens: self.limits.max_tokens().max(self.parameters.max_tokens()),
+            max_tokens: self.limits.max_tokens(),
+            limit_elsewhere: self.limits.elsewhere().max(self.parameters.max_tokens()),
             longest_prompt: (prompts > 1).then(longest),
             answers,
             sequences: prompts.max(1).saturating_mul(answers),

@@ -142,6 +142,13 @@ fn prompts_are_text_a_list_or_token_ids() {
     assert_eq!((lists.token_ids, lists.sequences), (3, 6));
     assert_eq!(read("[]").token_ids, 0);
     assert_eq!(read("[true, false, -0, -0.0, 5.0, 1e2, null]").token_ids, 6, "workers take these for numbers");
+    let tensor = facts(r#"{"inputs": [{"name": "input_ids", "shape": [1, 3], "data": [[7, 8, 9]]}]}"#);
+    assert_eq!((tensor.token_ids, tensor.holds_prompt), (5, true), "its shape counts as two more");
+    let batch = facts(r#"{"input_ids": [[1, 2], [3], []], "n": 2}"#);
+    assert_eq!(
+        (batch.token_ids, batch.sequences, batch.longest_prompt.map(|longest| longest.token_ids)),
+        (3, 6, Some(2))
+    );
     let in_place = facts(r#"{"messages": [{"role": "user", "content": "x"}], "input_ids": [1, 2, 3, "four"]}"#);
     assert_eq!((in_place.token_ids, in_place.text.bytes()), (3, 5));
 }
@@ -172,7 +179,7 @@ fn limits_of_other_engines_count_wherever_they_are_read() {
         (r#""x": {"n": 9}"#, None, 1),
     ] {
         let facts = read(fields);
-        assert_eq!((facts.max_tokens, facts.answers), (max_tokens, answers), "{fields}");
+        assert_eq!((facts.limit_elsewhere, facts.answers, facts.max_tokens), (max_tokens, answers, None), "{fields}");
     }
     assert_eq!(read(r#""parameters": {"stop": ["word"]}"#).text.bytes(), 5, "what else is there may be rendered");
     for (written, in_background) in [("true", Some(true)), (r#""Yes""#, Some(true)), ("0", Some(false)), ("null", None)]

@@ -365,7 +365,7 @@ fn a_caller_that_proves_nothing_has_the_smallest_of_each_limit() {
     };
     let proved = r#"{"metadata": ["envoy.filters.http.jwt_authn", "payload", "tenant"]}"#;
     let all = r#"{"a": {"max_in_flight": 3, "requests_per_minute": {"rate": 50, "burst": 1}, "mode": "enforce"},
-                  "b": {"tier": "free", "max_in_flight": 8, "max_tokens_in_flight": 7}, "*": {"requests_per_minute": 40}}"#;
+                  "b": {"tier": "free", "lane": "low", "max_in_flight": 8, "max_tokens_in_flight": 7}, "*": {"requests_per_minute": 40}}"#;
     let policy = parse(proved, all);
     let limits = policy.limits("anonymous");
     let cap = |cap: &Option<Cap>| cap.as_ref().map(|cap| (cap.limit, cap.knob.to_string()));
@@ -374,6 +374,7 @@ fn a_caller_that_proves_nothing_has_the_smallest_of_each_limit() {
     let rates: Vec<_> = [&limits.rates.requests, &limits.rates.tokens].map(|rate| rate.clone().unwrap()).into();
     assert_eq!(rates.iter().map(|rate| (rate.amount, rate.burst)).collect::<Vec<_>>(), [(40, 1), (60, 60)]);
     assert_eq!((limits.max_lane, limits.mode, limits.weight), (1, Some(Mode::Enforce), 1));
+    assert_eq!(limits.lane, Some(1), "nor a lane that another gets unasked");
     assert_ne!(policy.tenant_key("anonymous"), policy.tenant_key("somebody"), "a record of its own");
     let listed = parse(proved, r#"{"a": {"max_in_flight": 3}, "anonymous": {"max_in_flight": 5}}"#);
     assert_eq!(cap(&listed.limits("anonymous").requests).map(|(limit, _)| limit), Some(5), "as listed");

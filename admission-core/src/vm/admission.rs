@@ -99,11 +99,7 @@ impl Vm {
                 bytes: 0,
                 ..lease.clone()
             };
-            let charged_to = self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?;
-            spent = Some(charged_to[0]);
-            if let Some(lease) = self.leases.get_mut(&id) {
-                lease.charged_to = charged_to;
-            }
+            spent = Some(self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?);
         }
         let left: Vec<TallyKey> = lease.classes.iter().filter(|key| !classes.contains(key)).copied().collect();
         // One that is overdrawn holds more than it was charged for.
@@ -124,6 +120,9 @@ impl Vm {
             spent = self.change_both(store, &less, Kind::Refund, right, None, now).or(spent);
         }
         if let Some(lease) = self.leases.get_mut(&id) {
+            let [tenant, pool] = lease.charged_to;
+            let moved = |rates: &Rates, charged_to| rates.moved(charged_to, lease.cost.tokens, cost.tokens, now);
+            lease.charged_to = [moved(&lease.tenant_rates, tenant), moved(&lease.pool_rates, pool)];
             (lease.amount, lease.cost, lease.classes) = (after, cost, classes);
             (lease.prompt, lease.output) = (ask.prompt, ask.output);
             let lease = lease.clone();
@@ -132,7 +131,7 @@ impl Vm {
         Ok(spent.map(|spent| Spending { rates: Arc::clone(&lease.tenant_rates), spent }))
     }
 
-    /// Charges what a lease needs beyond what it holds; what its tenant and its pool have spent with it.
+    /// Charges what a lease needs beyond what it holds; what its tenant has spent with it.
     fn grow(
         &mut self,
         store: &impl Store,
@@ -140,7 +139,7 @@ impl Vm {
         whole: Amount,
         rules: Rules<'_>,
         now: Time,
-    ) -> Result<[(Spent, Spent); 2], Refusal> {
+    ) -> Result<(Spent, Spent), Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
         let picture = self.picture(store, rules.pool);
         let known = picture.known(more.worker.is_some());
@@ -150,7 +149,7 @@ impl Vm {
         };
         let claim: Claim<'_> = more.claim(None);
         let granted = claim.charge(store, (&self.members, holder), seen, &Starts::Nothing, judge, now);
-        granted.map(|granted| granted.spent).map_err(|denied| {
+        granted.map(|granted| granted.spent[0]).map_err(|denied| {
             self.undo(store, &denied, more, holder, now);
             *denied.refusal
         })

@@ -28,7 +28,7 @@ impl Scanner {
             (Field::Messages | Field::Prompt, 3, true) if self.in_list_of_field() => {
                 self.facts.messages = self.facts.messages.saturating_add(1);
             }
-            (Field::Prompt, 3, false) if self.in_list_of_field() => self.begin_prompt(),
+            (Field::Prompt | Field::TokenIds, 3, false) if self.in_list_of_field() => self.begin_prompt(),
             (Field::Tools, 3, true) if self.in_list_of_field() => self.facts.tools = self.facts.tools.saturating_add(1),
             (Field::StreamOptions, 2, true) => self.slots.options_begin(self.behind()),
             _ => {}
@@ -46,7 +46,7 @@ impl Scanner {
             drop(self.data.take());
         }
         match (self.field, self.depth, object) {
-            (Field::Prompt, 3, false) if self.in_list_of_field() => self.end_prompt(),
+            (Field::Prompt | Field::TokenIds, 3, false) if self.in_list_of_field() => self.end_prompt(),
             (Field::StreamOptions, 2, true) => self.slots.options_end(),
             _ => {}
         }
@@ -73,7 +73,7 @@ impl Scanner {
             Field::Background => self.facts.background = None,
             Field::StreamOptions => self.facts.include_usage = None,
             // Why not the last: which of several keys of prompts counts is the worker's affair.
-            Field::Prompt | Field::Text => {
+            Field::Prompt | Field::Text | Field::TokenIds => {
                 self.most_prompts = self.most_prompts.max(self.prompts);
                 self.prompts = 0;
             }
@@ -225,7 +225,8 @@ impl Scanner {
 
     pub(super) fn literal_begins(&mut self, byte: u8) {
         let may_be_token_ids = matches!(self.field, Field::Prompt | Field::TokenIds);
-        let is_listed = matches!(self.depth, 2 | 3) && !self.in_object() && !self.declaration;
+        // At any depth: tensors of tokens are lists in objects of a list.
+        let is_listed = self.depth > 1 && !self.in_object() && !self.declaration;
         // Workers take `true` and `-0` for numbers too.
         if may_be_token_ids && is_listed && byte != b'n' {
             self.facts.token_ids = self.facts.token_ids.saturating_add(1);

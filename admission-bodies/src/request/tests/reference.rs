@@ -3,7 +3,7 @@
 use super::super::reference::facts as by_tree;
 use super::super::{Facts, Scanner};
 
-const TOP: [&str; 35] = [
+const TOP: [&str; 37] = [
     "model",
     "stream",
     "stream_options",
@@ -39,6 +39,8 @@ const TOP: [&str; 35] = [
     "background",
     "max_new_tokens",
     "n_predict",
+    "token_ids",
+    "prompt_token_ids",
 ];
 
 const INNER: [&str; 24] = [

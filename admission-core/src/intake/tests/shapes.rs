@@ -82,3 +82,31 @@ fn a_key_that_is_no_tenants_is_refused_at_the_headers() {
         assert!(matches!(&next, Next::Refuse(refusal) if refusal.reason == Reason::UnknownKey), "{next:?}");
     }
 }
+
+/// A field that is not known here may be the one that the worker reads, so what a decoy leaves out is charged by its bytes.
+#[test]
+fn a_decoy_makes_nothing_cheaper() {
+    let policy =
+        policy(r#"{"pools": [{"name": "p", "models": ["m"], "max_in_flight": 9, "max_model_len": 100}]}"#, false);
+    let ask = |api, body: &str| match begun(&policy, arrival(api, None, false)).body(body.as_bytes(), true, &policy) {
+        Next::Decide(ask, _) => ask,
+        next => panic!("{body}: {next:?}"),
+    };
+    let numbers = format!(r#"{{"prompt": "", "secret_ids": [{}0]}}"#, "7,".repeat(200));
+    assert!(ask(Api::Other, &numbers).prompt.0 >= 100, "by its size, and without a model it goes to the only pool");
+    for (api, limit) in [(Api::Chat, None), (Api::Other, Some(Tokens(1)))] {
+        let body = r#"{"model": "m", "messages": [{"content": "x"}], "n_predict": 1}"#;
+        assert_eq!(ask(api, body).output_limit, limit, "{api:?}: a key that its workers do not read");
+    }
+    let ranked = format!(r#"{{"model": "m", "query": "x", "documents": [{}"y"]}}"#, r#""a word or two","#.repeat(100));
+    let ask = ask(Api::Pooling, &ranked);
+    assert!(
+        ask.prompt == Tokens(100) && !ask.prompt_read,
+        "all its texts, as far as fits, which are no prompt: {ask:?}"
+    );
+    let tensors = begun(&policy, arrival(Api::Other, None, false)).body(b"{\"inputs\": []}\x01\x02", true, &policy);
+    assert!(
+        matches!(tensors, Next::Decide(ask, _) if !ask.prompt_read),
+        "tensors behind their description: {tensors:?}"
+    );
+}

@@ -127,6 +127,7 @@ fn smallest<'a>(tenants: impl Iterator<Item = &'a Arc<Limits>> + Clone) -> Limit
             tokens: rate(&limits.rates.tokens, "tokens_per_minute"),
         }),
         mode: enforced.then_some(Mode::Enforce),
+        lane: tenants.clone().filter_map(|limits| limits.lane).max(),
         max_lane: tenants.map(|limits| limits.max_lane).max().unwrap_or(0),
         ..limits
     }

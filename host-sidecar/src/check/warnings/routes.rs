@@ -1,6 +1,6 @@
 //! Of routes that callers could choose, and of routes that the filter sees too early.
 
-use admission_core::config::{Config, Mode, RouteConfig};
+use admission_core::config::{Config, Mode, RouteConfig, Upgrades};
 use admission_core::platform;
 
 use crate::check::Notes;
@@ -80,7 +80,8 @@ fn loosened(config: &Config, route: &Route<'_>) -> Option<(String, String)> {
         let is_false = |field: &str| metadata.get(field).is_some_and(|found| *found.value == false);
         let named = LOOSE.iter().find(|field| metadata.get(field).is_some()).copied();
         let said = is_false("enabled").then_some("enabled: false");
-        let field = said.or(is("mode", "shadow").then_some("mode: shadow")).or(named)?;
+        let said = said.or(is("mode", "shadow").then_some("mode: shadow"));
+        let field = said.or(is("upgrades", "pass").then_some("upgrades: pass")).or(named)?;
         Some((field.to_owned(), metadata.path.clone()))
     });
     own.or_else(|| {
@@ -97,6 +98,7 @@ fn loosens(route: &RouteConfig) -> Option<String> {
     let field = match route {
         RouteConfig { enabled: Some(false), .. } => "enabled: false",
         RouteConfig { mode: Some(Mode::Shadow), .. } => "mode: shadow",
+        RouteConfig { upgrades: Some(Upgrades::Pass), .. } => "upgrades: pass",
         RouteConfig { background: Some(true), .. } => "background",
         RouteConfig { tier: Some(_), .. } => "tier",
         RouteConfig { api: Some(_), .. } => "api",

@@ -137,6 +137,14 @@ async fn a_route_may_refuse_tunnels_and_one_without_a_pool_does() {
         let refused = opens(&rig, &upgrade(path, "acme")).await.err().unwrap();
         assert!(refused.starts_with(&format!("HTTP/1.1 {answer}")) && refused.contains(reason), "{refused}");
     }
+    // One with a body, which a worker that knows no upgrades would serve.
+    let body = chat(MODEL, 1, false).to_string();
+    let length = format!("content-length: {}\r\n\r\n{body}", body.len());
+    let posted = upgrade("/ws/main", "acme")
+        .replace("GET ", "POST ")
+        .replace("websocket\r\n\r\n", &format!("other\r\n{length}"));
+    let refused = opens(&rig, &posted).await.err().unwrap();
+    assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("upgrade_refused"), "{refused}");
     drop(opens(&rig, &upgrade("/ws/main", "acme")).await.unwrap());
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
