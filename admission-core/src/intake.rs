@@ -446,7 +446,7 @@ impl Intake {
         }
     }
 
-    /// On other paths engines serve the one model they have, and many have no field for it.
+    /// Says whether it may leave its model out: on other paths engines serve the one they have, and many have no field for it.
     fn needs_no_model(&self) -> bool {
         self.arrival.api == Api::Other && self.model().is_none()
     }
