@@ -193,6 +193,7 @@ impl Instance {
             let progress = self.vm(|vm| vm.poll(&SharedData, now));
             self.carry_out(progress);
         }
+        self.metrics.count_together(self.vm(Vm::take_counted_together));
         self.metrics.flush();
     }
 

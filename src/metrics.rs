@@ -73,6 +73,8 @@ const VIEWS: &str = "sluice_views_total";
 const BAD_ROUTES: &str = "sluice_route_metadata_errors_total";
 /// Requests that a second filter of the same namespace was shown, which let them pass.
 const JUDGED_TWICE: &str = "sluice_judged_twice_total";
+/// Requests of unnamed tenants that were counted in a record which their tenant shares with others.
+const COUNTED_TOGETHER: &str = "sluice_counted_together_total";
 /// Requests in flight, by pool.
 const IN_FLIGHT: &str = "sluice_in_flight_requests";
 /// Tokens in flight, by pool.
@@ -280,6 +282,13 @@ impl Metrics {
     pub fn count_judged_twice(&self) -> bool {
         self.gather(&[], JUDGED_TWICE, 1);
         !self.judged_twice.replace(true)
+    }
+
+    /// Counts requests that were counted together with those of other tenants.
+    pub fn count_together(&self, requests: u64) {
+        if requests > 0 {
+            self.gather(&[], COUNTED_TOGETHER, requests);
+        }
     }
 
     /// Adds what has been gathered to the proxy's counters.

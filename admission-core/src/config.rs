@@ -65,8 +65,7 @@ pub struct Config {
     /// Named limits that tenants and routes refer to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tiers: BTreeMap<String, LimitsConfig>,
-    /// Limits by tenant; `*` is everybody else. Tenants that no entry names share 1,024 records by hash, and with a record
-    /// its caps and budgets.
+    /// Limits by tenant; `*` is everybody else, each with caps and budgets of its own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<String, TenantLimitsConfig>,
     /// Priority bands, highest first. None means one lane, `default`, of priority 0.

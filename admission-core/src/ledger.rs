@@ -26,6 +26,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod tier_budgets;
+mod unnamed;
 mod victims;
 
 pub use begun::{Begun, BegunAt, Unseen};
@@ -161,6 +162,8 @@ pub struct Ledger {
     begun_at: PerVm<BegunAt>,
     hold: Hold,
     last_starts: LastStarts,
+    /// Amount that the same tenant holds in another ledger; not part of the record.
+    elsewhere: Amount,
     unknown: Sections,
 }
 
@@ -168,7 +171,7 @@ impl Ledger {
     /// All that live VMs hold.
     #[must_use]
     pub fn held(&self, members: &Members) -> Amount {
-        self.live(members).fold(Amount::default(), |sum, (_, column)| sum.plus(column.held))
+        self.live(members).fold(self.elsewhere, |sum, (_, column)| sum.plus(column.held))
     }
 
     /// What live VMs hold for one lane.

@@ -38,6 +38,7 @@ pub mod saturation;
 pub mod sim;
 pub mod store;
 pub mod terms;
+pub mod unnamed;
 pub mod view;
 pub mod vm;
 

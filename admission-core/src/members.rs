@@ -15,6 +15,7 @@ pub const DEAD_AFTER_TICKS: u32 = 10;
 
 const SECTION_EPOCHS: u8 = 1;
 const SECTION_MEMBERS: u8 = 2;
+const SECTION_APART: u8 = 3;
 
 /// Under which a VM's holdings are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,8 @@ pub struct Member {
 pub struct Members {
     next_epoch: u64,
     members: Vec<Member>,
+    /// Epochs of those that count each unnamed tenant in a ledger of its own.
+    apart: Vec<u64>,
     unknown: Sections,
 }
 
@@ -59,9 +62,24 @@ impl Members {
         let slot = (0..MAX_MEMBERS).find(|slot| self.members.iter().all(|member| member.holder.slot != *slot))?;
         let holder = Holder { slot, epoch: self.next_epoch };
         self.next_epoch = self.next_epoch.saturating_add(1);
+        self.apart.push(holder.epoch);
         self.members.push(Member { holder, heartbeat: 0 });
         self.members.sort_unstable_by_key(|member| member.holder.slot);
         Some(holder)
+    }
+
+    /// True when each member counts every unnamed tenant in a ledger of its own; older modules count those with the same hash in one.
+    #[must_use]
+    pub fn all_count_apart(&self) -> bool {
+        self.members.iter().all(|member| self.apart.contains(&member.holder.epoch))
+    }
+
+    /// Adds a member as a module does that counts unnamed tenants in shared records only.
+    #[cfg(test)]
+    pub(crate) fn join_as_older(&mut self) -> Option<Holder> {
+        let holder = self.join();
+        self.apart.pop();
+        holder
     }
 
     /// Says that the member lives; false when it has been fenced.
@@ -78,6 +96,7 @@ impl Members {
     /// Removes members whose heartbeat is still the one given; a member that has beaten since stays.
     pub fn fence(&mut self, silent: &[Member]) {
         self.members.retain(|member| !silent.contains(member));
+        self.apart.retain(|epoch| self.members.iter().any(|member| member.holder.epoch == *epoch));
     }
 }
 
@@ -92,6 +111,7 @@ impl Record for Members {
                 out.u64(member.heartbeat);
             }
         });
+        writer.section(SECTION_APART, |out| self.apart.iter().for_each(|epoch| out.u64(*epoch)));
         writer.finish(&self.unknown)
     }
 
@@ -103,6 +123,11 @@ impl Record for Members {
                 SECTION_MEMBERS => {
                     while !reader.is_empty() {
                         record.members.push(member(&mut reader)?);
+                    }
+                }
+                SECTION_APART => {
+                    while !reader.is_empty() {
+                        record.apart.push(reader.u64()?);
                     }
                 }
                 _ => return Some(false),
@@ -192,6 +217,20 @@ mod tests {
         members.beat(a);
         members.fence(&[Member { holder: a, heartbeat: 0 }]);
         assert!(members.counts(a.epoch));
+    }
+
+    #[test]
+    fn one_that_an_older_module_has_added_does_not_count_apart() {
+        let mut members = Members::default();
+        let new = members.join().unwrap();
+        assert!(members.all_count_apart());
+        let old = members.join_as_older().unwrap();
+        let mut members = Members::decode(&members.encode()).unwrap();
+        assert!(!members.all_count_apart());
+        members.fence(&[Member { holder: old, heartbeat: 0 }]);
+        assert!(members.all_count_apart());
+        members.fence(&[Member { holder: new, heartbeat: 0 }]);
+        assert!(members.apart.is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::config::{Mode, PluginConfig, PullConfig, RetryAfterConfig};
 use crate::identity::Source;
-use crate::keys::{Keys, shared_slot};
+use crate::keys::Keys;
 use crate::ledger::SubFlow;
 use crate::outcome::Reason;
 use crate::problem::Problem;
@@ -186,14 +186,10 @@ impl Policy {
         self.tenants.get(tenant).unwrap_or(&self.everybody_else)
     }
 
-    /// Name of the record a tenant is counted in: its own if configured, else that of its shared slot.
+    /// Place of the ledger in which a tenant is counted.
     #[must_use]
     pub fn tenant_key(&self, name: &str) -> String {
-        if self.tenants.contains_key(name) {
-            self.keys.tenant(name)
-        } else {
-            self.keys.shared_tenant(shared_slot(name.as_bytes()))
-        }
+        if self.tenants.contains_key(name) { self.keys.tenant(name) } else { self.keys.unnamed_tenant(name) }
     }
 
     /// What the configuration says of a route, under what the route's own metadata says.

@@ -20,12 +20,14 @@ use crate::policy::Pool;
 use crate::queue::{Queue, Ticket};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
+use crate::unnamed::update_at;
 use crate::usage::Served;
 use crate::view::ViewSummary;
 
 mod admission;
 mod claim;
 mod dispatch;
+mod elsewhere;
 mod eviction;
 mod hold;
 mod learning;
@@ -74,7 +76,7 @@ pub struct Request<'a> {
     pub ask: Ask,
     /// What it is measured against.
     pub rules: Rules<'a>,
-    /// Name of its tenant's record.
+    /// Place of its tenant's ledger.
     pub tenant_key: &'a str,
     /// Its headers can still tell the proxy which worker to take.
     pub can_be_steered: bool,
@@ -205,6 +207,8 @@ pub struct Vm {
     /// Pools whose record said, when last read, that this VM is asked to evict.
     asked_in: BTreeSet<Rc<str>>,
     learning: Learning,
+    /// Requests that were counted in records which their tenants share, since that was last asked.
+    counted_together: u64,
 }
 
 impl Vm {
@@ -237,6 +241,7 @@ impl Vm {
             evictions: Vec::new(),
             asked_in: BTreeSet::new(),
             learning: Learning::default(),
+            counted_together: 0,
         }
     }
 
@@ -378,7 +383,7 @@ impl Vm {
     fn apply(&mut self, store: &impl Store, change: &Change, now: Time) -> Result<(Spent, Spent), StoreError> {
         let Change { key, holder, lane, amount, tallies, begun, kind, budget, evicted, .. } = change;
         let members = &self.members;
-        let after = store::update(store, key, |ledger: &mut Ledger| {
+        let after = update_at(store, key, |ledger| {
             match kind {
                 Kind::Release(held_for) => ledger.release(members, *holder, *lane, *amount, *held_for),
                 Kind::Refund => ledger.refund(members, *holder, *lane, *amount),

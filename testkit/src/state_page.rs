@@ -29,7 +29,8 @@ pub fn held_and_waiting(state: &Value) -> (u64, u64) {
         object.as_object().into_iter().flatten().map(|(_, item)| each(item)).sum::<u64>()
     };
     let pools = of(&state["pools"], &|pool| requests(&pool["held"]));
-    let tenants = of(&state["tenants"], &requests) + of(&state["shared_tenants"], &requests);
+    let unnamed = of(&state["unnamed_tenants"], &requests) + of(&state["shared_tenants"], &requests);
+    let tenants = of(&state["tenants"], &requests) + unnamed;
     let waiting = of(&state["pools"], &|pool| of(&pool["waiting"], &requests));
     (pools.max(tenants), waiting)
 }
@@ -39,7 +40,8 @@ pub fn nothing_is_held(state: &Value) -> bool {
     let none = json!({"requests": 0, "tokens": 0, "blocks": 0});
     let pools = state["pools"].as_object().into_iter().flatten().map(|(_, pool)| &pool["held"]);
     let tenants = state["tenants"].as_object().into_iter().flatten().map(|(_, held)| held);
-    pools.chain(tenants).all(|held| *held == none) && state["shared_tenants"] == json!({})
+    let unnamed = ["unnamed_tenants", "shared_tenants"];
+    pools.chain(tenants).all(|held| *held == none) && unnamed.iter().all(|kind| state[kind] == json!({}))
 }
 
 #[cfg(test)]
@@ -50,10 +52,10 @@ mod tests {
     fn a_state_page_is_summed_up() {
         let none = json!({"requests": 0, "tokens": 0, "blocks": 0});
         let some = json!({"requests": 2, "tokens": 9, "blocks": 1});
-        let page = |held: &Value, shared: Value| {
+        let page = |held: &Value, unnamed: Value| {
             json!({
                 "pools": {"a": {"held": held, "waiting": {"x": {"requests": 3}, "y": {"requests": 1}}}},
-                "tenants": {"t": none}, "shared_tenants": shared,
+                "tenants": {"t": none}, "unnamed_tenants": unnamed, "shared_tenants": {},
             })
         };
         assert_eq!(held_and_waiting(&page(&some, json!({}))), (2, 4));

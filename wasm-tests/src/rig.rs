@@ -376,8 +376,8 @@ impl Rig {
             let none = json!({"requests": 0, "tokens": 0, "blocks": 0});
             let pools = state["pools"].as_object().expect("pools").values().all(|pool| pool["held"] == none);
             let tenants = state["tenants"].as_object().expect("tenants").values().all(|held| *held == none);
-            let shared = state["shared_tenants"] == json!({});
-            if pools && tenants && shared { Ok(()) } else { Err(state.to_string()) }
+            let unnamed = ["unnamed_tenants", "shared_tenants"].iter().all(|kind| state[kind] == json!({}));
+            if pools && tenants && unnamed { Ok(()) } else { Err(state.to_string()) }
         })
         .await;
     }

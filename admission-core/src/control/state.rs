@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use super::StandingView;
 use crate::directory::Directory;
 use crate::gather::gather;
-use crate::keys::{Keys, SHARED_TENANT_SLOTS};
+use crate::keys::{Keys, SHARED_TENANT_SLOTS, UNNAMED_RECORDS};
 use crate::ledger::{Amount, Backlog, FlowKey, LaneKey, Ledger, TallyKey};
 use crate::members::Members;
 use crate::store::{self, Conflict, Store, StoreError, Version};
 use crate::units::Time;
+use crate::unnamed::Unnamed;
 use crate::view::{ViewSummary, Workers};
 
 /// Everything that is counted and known, as JSON.
@@ -51,12 +52,19 @@ pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreE
             shared.insert(slot.to_string(), amount(held));
         }
     }
+    let mut unnamed = BTreeMap::new();
+    for record in 0..UNNAMED_RECORDS {
+        let ledgers: Unnamed = store::read(store, &keys.unnamed_tenants(record))?.0;
+        let holding = ledgers.iter().map(|(name, ledger)| (name.to_owned(), ledger.held(&members)));
+        unnamed.extend(holding.filter(|(_, held)| !held.is_zero()).map(|(name, held)| (name, amount(held))));
+    }
     let live: Vec<Value> = members
         .iter()
         .map(|member| json!({"slot": member.holder.slot, "epoch": member.holder.epoch, "heartbeat": member.heartbeat}))
         .collect();
     Ok(json!({
-        "members": live, "pools": pools, "tenants": tenants, "fair_tags": fair_tags, "shared_tenants": shared,
+        "members": live, "pools": pools, "tenants": tenants, "fair_tags": fair_tags,
+        "unnamed_tenants": unnamed, "shared_tenants": shared,
         "view": view_state(&view, now),
         "records": store.records.get(),
     }))

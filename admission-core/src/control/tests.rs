@@ -9,6 +9,7 @@ use crate::members::Members;
 use crate::policy::Plugin;
 use crate::store::memory::MemoryStore;
 use crate::units::{Blocks, Tokens};
+use crate::unnamed::update_at;
 
 pub(super) fn control() -> Control {
     let json = format!(r#"{{"role":"control","token_sha256":"{}"}}"#, "00".repeat(32));
@@ -280,8 +281,10 @@ fn the_state_names_what_is_held_and_how_old_the_view_is() {
         Ok::<_, ()>((holder, members.clone()))
     });
     let (holder, members) = joined.unwrap().unwrap();
-    for key in [control.keys.pool("p"), control.keys.tenant("acme"), control.keys.shared_tenant(17)] {
-        let charged = store::update(&store, &key, |ledger: &mut Ledger| {
+    let keys = &control.keys;
+    let places = [keys.pool("p"), keys.tenant("acme"), keys.shared_tenant(17), keys.unnamed_tenant("cust/7")];
+    for place in places {
+        let charged = update_at(&store, &place, |ledger| {
             ledger.charge(
                 &members,
                 holder,
@@ -298,8 +301,9 @@ fn the_state_names_what_is_held_and_how_old_the_view_is() {
     assert_eq!(state["pools"]["p"]["columns"][0]["lane"], "batch");
     assert_eq!(state["tenants"]["acme"]["requests"], 1);
     assert_eq!(state["shared_tenants"]["17"]["requests"], 1);
+    assert_eq!(state["unnamed_tenants"], json!({"cust/7": {"requests": 1, "tokens": 32, "blocks": 2}}));
     assert_eq!((&state["view"]["generation"], &state["view"]["age_ms"]), (&json!(7), &json!(250)));
     assert_eq!(state["members"].as_array().unwrap().len(), 1);
-    // Members, directory, view, its summary, workers and their blocks of the pool, the pool's ledger and those of two tenants.
-    assert_eq!(state["records"], 9);
+    // Members, directory, view, its summary, workers and their blocks of the pool, the pool's ledger and those of three tenants.
+    assert_eq!(state["records"], 10);
 }

@@ -21,6 +21,16 @@ impl TierBudgets {
         self.0.iter().find(|(other, _)| *other == key).map_or(Spent::default(), |(_, spent)| *spent)
     }
 
+    /// True when no instant is kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Says whether something of any rate is not yet earned back.
+    pub(super) fn owe(&self, now: Time) -> bool {
+        self.0.iter().any(|(_, spent)| spent.is_owed(now))
+    }
+
     /// Moves the instant of a rate.
     pub(super) fn change(&mut self, rate: &Rate, own: &mut Spent, now: Time, change: impl FnOnce(Spent) -> Spent) {
         let spent = change(self.spent(rate, *own));

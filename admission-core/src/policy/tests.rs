@@ -48,7 +48,7 @@ fn a_tenants_own_limit_stands_before_its_tiers() {
     assert_eq!(policy.tenant_key("acme"), policy.keys.tenant("acme"));
     assert_eq!(acme.requests, Some(Cap { limit: 20, knob: "tenants.acme.max_in_flight".into() }));
     assert_eq!(acme.tokens, Some(Cap { limit: 400_000, knob: "tiers.paid.max_tokens_in_flight".into() }));
-    assert_ne!(policy.tenant_key("nobody-knows"), policy.keys.tenant("nobody-knows"));
+    assert_eq!(policy.tenant_key("nobody-knows"), policy.keys.unnamed_tenant("nobody-knows"));
     assert_eq!(policy.limits("nobody-knows").requests.as_ref().unwrap().limit, 1);
 }
 

@@ -32,6 +32,8 @@ impl Vm {
     /// The refusal.
     pub fn admit(&mut self, store: &impl Store, request: &Request<'_>, now: Time) -> Result<Admission, Refusal> {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
+        let place = self.place_of_ledger(store, request.tenant_key, now).map_err(|error| contention(&error))?;
+        let request = &Request { tenant_key: &place, ..*request };
         let turn = newcomer(self.queues.get(&*request.rules.pool.key), request, now);
         self.start(store, request, &turn, (holder, None), now)
             .map_err(|refusal| self.pace(store, request, refusal, now))
@@ -59,6 +61,7 @@ impl Vm {
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
                 lease.since = since;
                 lease.charged_to = spent;
+                self.note_place(&lease.tenant_key);
                 let spending = Spending { rates: Arc::clone(&lease.tenant_rates), spent: spent[0] };
                 Ok(Admission { lease: self.keep(lease), endpoint, spending })
             }

@@ -1,5 +1,6 @@
 //! Charging two records as one.
 
+use super::elsewhere::Elsewhere;
 use super::lease::Lease;
 use crate::budget::Spent;
 use crate::decide::Held;
@@ -9,6 +10,7 @@ use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::store::{self, Store, StoreError, Version};
 use crate::units::{Millis, Time, Tokens};
+use crate::unnamed::update_at;
 
 /// What a request is to be charged.
 pub(super) struct Claim<'a> {
@@ -67,8 +69,11 @@ impl Claim<'_> {
     ) -> Result<Granted, Denied> {
         let Lease { tenant_key, tenant_rates, pool_rates, pool_key, lane, amount, cost, .. } = self.lease;
         let failed = |error: StoreError| Denied::before_charging(contention(&error));
+        let denied = |error: &StoreError| Denied { refusal: Box::new(contention(error)), tenant_charged: true };
         let virtual_time = pool_seen.virtual_time(self.lease.level_key());
-        let (tenant_before, spent) = store::update(store, tenant_key, |tenant: &mut Ledger| {
+        let also = Elsewhere::read(store, tenant_key).map_err(failed)?;
+        let (tenant_before, spent) = update_at(store, tenant_key, |tenant: &mut Ledger| {
+            also.count_in(tenant, members);
             judge(Held { tenant, pool: &pool_seen, members })?;
             let before = tenant.clone();
             tenant.charge(members, holder, *lane, *amount);
@@ -81,6 +86,9 @@ impl Claim<'_> {
         })
         .map_err(failed)?
         .map_err(Denied::before_charging)?;
+        // Why again: another VM may have charged the other ledger since, having read this one before it was changed. The VM that reads last
+        // sees both, and takes back what it has charged.
+        let tenant_before = also.counted_again(store, tenant_before, members).map_err(|error| denied(&error))?;
         let tag = tenant_before.start_tag(self.flow.key, virtual_time);
         let charged = store::update_from(store, pool_key, (pool_seen, version), |pool_now: &mut Ledger| {
             let endpoint = judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
@@ -114,7 +122,7 @@ impl Claim<'_> {
         match charged {
             Ok(Ok((endpoint, since, of_pool))) => Ok(Granted { spent: [spent, of_pool], endpoint, since }),
             Ok(Err(refusal)) => Err(Denied { refusal: Box::new(refusal), tenant_charged: true }),
-            Err(error) => Err(Denied { refusal: Box::new(contention(&error)), tenant_charged: true }),
+            Err(error) => Err(denied(&error)),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::elsewhere::tenant_at;
 use super::hold::end_hold;
 use super::{Admission, Note, Vm, Wake};
 use crate::decide::{Line, span_across_tenants, tenant_lets};
@@ -14,6 +15,7 @@ use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::queue::{Aside, Candidate, Queue, Ticket, Waiter, Waiting};
 use crate::store::{self, Store};
 use crate::units::{Millis, Time};
+use crate::unnamed::{ledger_at, update_at};
 
 /// Most waiters that start in one go; the rest are next.
 const MOST_STARTS: usize = 64;
@@ -121,7 +123,7 @@ impl Vm {
 
     /// Whether a tenant's own limits let one of its waiters here start that stand aside for them.
     fn may_start_again(&self, store: &impl Store, tenant: &Rc<str>, now: Time) -> bool {
-        let Ok((ledger, _)) = store::read::<Ledger>(store, tenant) else { return false };
+        let Ok(ledger) = tenant_at(store, tenant, &self.members) else { return false };
         let firsts = self.queues.values().flat_map(|queue| queue.firsts_aside(tenant));
         firsts.into_iter().any(|waiter| tenant_lets(&waiter.ask, waiter.rules(), (&ledger, &self.members), now))
     }
@@ -228,7 +230,7 @@ impl Vm {
             return Go::Stop;
         };
         // The tag of the last look may be old: others of the tenant may have started or ended elsewhere.
-        let Ok((tenant, _)) = store::read::<Ledger>(store, &waiting.waiter.tenant_key) else { return Go::Stop };
+        let Ok(tenant) = ledger_at(store, &waiting.waiter.tenant_key) else { return Go::Stop };
         let starts = tenant.starts(waiting.flow_key(), seen.virtual_time(waiting.band_lane().level_key));
         queue.retag(ticket, starts);
         if self.first(store, queue, &seen, &round.closed, now).is_some_and(|(first, _)| first != ticket) {
@@ -349,7 +351,7 @@ impl Vm {
         let Some(holder) = self.holder else { return };
         let first = Queue::blocked(self.queues.values().chain([queue]), tenant_key);
         let members = &self.members;
-        let said = store::update(store, tenant_key, |ledger: &mut Ledger| {
+        let said = update_at(store, tenant_key, |ledger| {
             ledger.publish_blocked(members, holder, first);
             Ok::<(), std::convert::Infallible>(())
         });
@@ -422,8 +424,9 @@ impl Progress {
 fn look_at(store: &impl Store, queue: &mut Queue, tickets: &[Ticket]) {
     for ticket in tickets {
         let Some(waiting) = queue.get(*ticket) else { continue };
-        let ledger = |key: &str| store::read::<Ledger>(store, key).map(|(ledger, _)| ledger);
-        let (Ok(tenant), Ok(pool)) = (ledger(&waiting.waiter.tenant_key), ledger(&waiting.waiter.pool.key)) else {
+        let (Ok(tenant), Ok(pool)) =
+            (ledger_at(store, &waiting.waiter.tenant_key), ledger_at(store, &waiting.waiter.pool.key))
+        else {
             return;
         };
         let starts = tenant.starts(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key));
@@ -439,7 +442,7 @@ fn climb(store: &impl Store, queue: &mut Queue, key: &Rc<str>, now: Time) -> BTr
 
 /// The tags at which the tenant of a waiter starts in the lane that this counts as.
 fn starts_in(store: &impl Store, pool: &Ledger, waiting: &Waiting) -> Starts {
-    let tenant = store::read::<Ledger>(store, &waiting.waiter.tenant_key).map(|(tenant, _)| tenant);
+    let tenant = ledger_at(store, &waiting.waiter.tenant_key);
     tenant.unwrap_or_default().starts(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key))
 }
 

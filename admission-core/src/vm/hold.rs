@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use super::Vm;
+use super::elsewhere::tenant_at;
 use super::eviction::would_free;
 use super::picture::Picture;
 use crate::decide::{Held, Known, decide, rooms};
@@ -12,6 +13,7 @@ use crate::outcome::Reason;
 use crate::queue::{Hold, Queue, Waiter, Waiting};
 use crate::store::{self, Store};
 use crate::units::Time;
+use crate::unnamed::update_at;
 
 impl Vm {
     /// Sees what is free, lets a waiter that does not fit keep the line when its time has come, and has evicted for it what gives way.
@@ -73,7 +75,7 @@ impl Vm {
         now: Time,
     ) -> bool {
         let waiter = &waiting.waiter;
-        let (Ok((tenant, _)), Some(holder)) = (store::read::<Ledger>(store, &waiter.tenant_key), self.holder) else {
+        let (Ok(tenant), Some(holder)) = (tenant_at(store, &waiter.tenant_key, &self.members), self.holder) else {
             return false;
         };
         let held = Held { tenant: &tenant, pool, members: &self.members };
@@ -98,7 +100,7 @@ pub(super) fn end_hold(store: &impl Store, key: &str, waiting: &Waiting, now: Ti
             .map_or(0, |(ledger, _)| ledger.virtual_time(waiting.band_lane().level_key)),
     };
     let cost = hold.cost();
-    let charged = store::update(store, &waiting.waiter.tenant_key, |tenant: &mut Ledger| {
+    let charged = update_at(store, &waiting.waiter.tenant_key, |tenant| {
         tenant.serve_flow(flow, virtual_time, cost);
         Ok::<_, Infallible>(())
     });

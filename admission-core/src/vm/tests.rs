@@ -6,6 +6,7 @@ use crate::outcome::Reason;
 use crate::policy::{Plugin, Policy};
 use crate::store::memory::MemoryStore;
 use crate::units::Tokens;
+use crate::unnamed::ledger_at;
 use crate::usage::Served;
 
 mod answers;
@@ -13,6 +14,7 @@ mod interleavings;
 mod learning;
 mod queues;
 mod tallies;
+mod unnamed;
 
 /// What was read of a request.
 fn ask(prompt: u64, output: u64) -> Ask {
@@ -70,7 +72,7 @@ impl Proxy {
 
     fn held(&self, key: &str) -> Amount {
         let members = store::read::<Members>(&*self.store, &self.policy.keys.members()).unwrap().0;
-        store::read::<Ledger>(&*self.store, key).unwrap().0.held(&members)
+        ledger_at(&*self.store, key).unwrap().held(&members)
     }
 
     fn pool(&self) -> Amount {
@@ -239,7 +241,7 @@ fn with_budgets(pool_cap: u64) -> Proxy {
 }
 
 fn tokens_left(proxy: &Proxy) -> u64 {
-    let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap().0;
+    let ledger = ledger_at(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap();
     let spending = Spending {
         rates: Arc::clone(&proxy.policy.limits("acme").rates),
         spent: ledger.spent(&proxy.policy.limits("acme").rates),
@@ -330,7 +332,7 @@ fn invented_tenants_add_no_keys() {
         let lease = proxy.admit(&mut vm, &format!("invented-{name}")).unwrap();
         vm.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now);
     }
-    let most = usize::try_from(crate::keys::SHARED_TENANT_SLOTS).unwrap() + 3;
+    let most = usize::try_from(crate::keys::UNNAMED_RECORDS).unwrap() + 3;
     assert!(proxy.store.keys().len() <= most, "{} keys", proxy.store.keys().len());
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::claim::contention;
 use super::dispatch::{note_emptiness, stays_until};
+use super::elsewhere::tenant_at;
 use super::hold::end_hold;
 use super::room::{Room, has_room};
 use super::{Admission, Request, Vm, Wake};
@@ -17,6 +18,7 @@ use crate::policy::{Lane, QueueLimits};
 use crate::queue::{Aside, Queue, Share, Ticket, Waiter};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
+use crate::unnamed::{ledger_at, update_at};
 
 /// How a request has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +103,7 @@ impl Vm {
         if !waiter.pool.may_be_waited_for(refused.reason) {
             return Err(refused);
         }
-        let mut waiter = waiter;
+        let mut waiter = self.placed(store, waiter, now);
         let mut refused = refused;
         for _ in 0..TRIES {
             match self.join(store, waiter.clone(), &queue, &refused, true, now) {
@@ -139,7 +141,7 @@ impl Vm {
         let holder = self.ready(store, now).map_err(failed)?;
         let key = waiter.key();
         let (seen, _) = store::read::<Ledger>(store, &key).map_err(failed)?;
-        let (tenant, _) = store::read::<Ledger>(store, &waiter.tenant_key).map_err(failed)?;
+        let tenant = tenant_at(store, &waiter.tenant_key, &self.members).map_err(failed)?;
         self.fits_its_patience(&seen, &waiter, limits, refused, now).map_err(NotJoined::Refused)?;
         let ticket = Ticket(self.next_ticket);
         self.next_ticket = self.next_ticket.wrapping_add(1);
@@ -296,6 +298,7 @@ impl Vm {
         let Some(from) = self.queue_of(ticket) else { return };
         let Some(before) = self.queues.get_mut(&from).and_then(|queue| queue.take(ticket)) else { return };
         end_hold(store, &from, &before, now);
+        let waiter = self.placed(store, waiter, now);
         let into = waiter.key();
         let starts = self.starts(store, &waiter);
         let tenants = [Rc::clone(&before.waiter.tenant_key), Rc::clone(&waiter.tenant_key)];
@@ -306,7 +309,7 @@ impl Vm {
     }
 
     fn starts(&self, store: &impl Store, waiter: &Waiter) -> Starts {
-        let ledger = |key: &str| store::read::<Ledger>(store, key).map(|(ledger, _)| ledger).unwrap_or_default();
+        let ledger = |place: &str| ledger_at(store, place).unwrap_or_default();
         let band = waiter.lane.level_key;
         let flow = FlowKey::of(&waiter.pool.key, band);
         ledger(&waiter.tenant_key).starts(flow, ledger(&waiter.pool.key).virtual_time(band))
@@ -344,7 +347,7 @@ impl Vm {
         let Some(holder) = self.holder else { return };
         let first = Queue::blocked(self.queues.values(), tenant_key);
         let members = &self.members;
-        let said = store::update(store, tenant_key, |ledger: &mut Ledger| {
+        let said = update_at(store, tenant_key, |ledger| {
             let before = ledger.blocked(members).find(|(other, _)| *other == holder).map(|(_, first)| first);
             if before == first {
                 return Err(());

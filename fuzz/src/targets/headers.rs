@@ -12,6 +12,7 @@
 use std::sync::OnceLock;
 
 use admission_core::identity::{UriName, tenant_name};
+use admission_core::keys::{in_record, other_place};
 use admission_core::pairs;
 use admission_core::policy::{Plugin, Policy, Route};
 use admission_core::request::{Api, plain_path};
@@ -175,11 +176,13 @@ fn check_terms(lines: &Lines<'_>, path: &str) {
     }
     let own = policy.keys.tenant(&arrival.tenant);
     let is_named = policy.tenant_names().any(|name| name == arrival.tenant);
-    let shared = policy.keys.shared_tenant(0);
-    let slot = terms.tenant_key.strip_prefix(shared.trim_end_matches('0')).and_then(|slot| slot.parse::<u64>().ok());
-    match slot {
-        Some(slot) => assert!(!is_named && slot < admission_core::keys::SHARED_TENANT_SLOTS, "{}", terms.tenant_key),
-        None => assert!(is_named && terms.tenant_key == own, "{}", terms.tenant_key),
+    match in_record(&terms.tenant_key) {
+        (_, Some(name)) => assert!(!is_named && name == arrival.tenant, "{}", terms.tenant_key),
+        (record, None) => assert!(is_named && record == own, "{}", terms.tenant_key),
+    }
+    if let Some(other) = other_place(&terms.tenant_key) {
+        assert_eq!(other_place(&other).as_deref(), Some(&*terms.tenant_key));
+        assert_eq!(in_record(&other).1, None, "{other}");
     }
 }
 

@@ -18,6 +18,7 @@ use admission_core::members::{Holder, Members, Observer};
 use admission_core::record::Record;
 use admission_core::store::{Store, Version};
 use admission_core::units::{Blocks, Millis, Time, Tokens};
+use admission_core::unnamed::Unnamed;
 use admission_core::view::{Credit, Seen, Takes, ViewSummary, WorkerKey, Workers};
 use admission_core::vm::Note;
 use admission_core::{control, endpoint};
@@ -33,6 +34,7 @@ pub fn target(data: &[u8]) {
         b'M' => stable::<Members>(bytes).into_iter().for_each(|members| use_members(&members)),
         b'E' => stable::<Experience>(bytes).into_iter().for_each(|experience| use_experience(&experience)),
         b'D' => drop(stable::<Directory>(bytes)),
+        b'U' => stable::<Unnamed>(bytes).into_iter().for_each(|ledgers| use_unnamed(&ledgers)),
         b'W' => workers(bytes),
         b'T' => takes(bytes),
         b'S' => summary(bytes),
@@ -152,6 +154,13 @@ fn use_members(members: &Members) {
     fenced.fence(&silent);
     assert!(fenced.iter().all(|member| !silent.contains(member)));
     assert!(Members::decode(&changed.encode()).as_ref() == Some(&changed));
+}
+
+fn use_unnamed(ledgers: &Unnamed) {
+    let members = Members::default();
+    for (name, ledger) in ledgers.iter() {
+        let _ = (name.len(), ledger.is_idle(&members, NOW));
+    }
 }
 
 fn use_experience(experience: &Experience) {

@@ -8,9 +8,10 @@ use crate::members::Members;
 use crate::policy::Policy;
 use crate::record::Record;
 use crate::store::{Store, Version};
+use crate::unnamed::ledger_at;
 use crate::view::{Admitted, ViewSummary, Workers};
 
-/// The records of one pool and of some tenants; read again only when they have changed.
+/// The records of one pool and of some tenants.
 pub(in crate::sim) struct Books {
     members_key: String,
     members: Read<Members>,
@@ -20,7 +21,7 @@ pub(in crate::sim) struct Books {
     workers_keys: [String; 2],
     workers: ([Version; 2], Option<Rc<Workers>>),
     lanes: Vec<LaneKey>,
-    tenants: BTreeMap<&'static str, (String, Read<Ledger>)>,
+    tenants: BTreeMap<&'static str, (String, Ledger)>,
 }
 
 struct Read<R> {
@@ -61,11 +62,11 @@ impl Books {
             workers_keys: [text(pool.map(|pool| &*pool.workers_key)), text(pool.map(|pool| &*pool.worker_blocks_key))],
             workers: ([Version::Absent; 2], None),
             lanes: policy.lanes().map(|lane| lane.key).collect(),
-            tenants: tenants.map(|name| (name, (policy.tenant_key(name), Read::default()))).collect(),
+            tenants: tenants.map(|name| (name, (policy.tenant_key(name), Ledger::default()))).collect(),
         }
     }
 
-    /// Whose record has this key.
+    /// Whose ledger is at this place.
     pub(in crate::sim) fn tenant_of(&self, key: &str) -> Option<&'static str> {
         self.tenants.iter().find(|(_, (own, _))| own == key).map(|(name, _)| *name)
     }
@@ -75,7 +76,7 @@ impl Books {
         let members = &self.members.record;
         let heads = self.pool.record.heads(members).map(|(holder, head)| format!("slot {}: {head:?}", holder.slot));
         let blocked = self.tenants.iter().flat_map(|(name, (_, ledger))| {
-            let first = ledger.record.blocked(members);
+            let first = ledger.blocked(members);
             first.map(move |(holder, first)| format!("slot {}: of {name} {first:?}", holder.slot))
         });
         heads.chain(blocked).collect()
@@ -92,8 +93,8 @@ impl Books {
             }
         }
         for (name, (key, ledger)) in &mut self.tenants {
-            ledger.renew(store, key);
-            tenants.insert(*name, ledger.record.held(members));
+            *ledger = ledger_at(store, key).unwrap_or_default();
+            tenants.insert(*name, ledger.held(members));
         }
         let view = store.read(&self.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
         let asked_to_evict = self.pool.record.asked_to_evict(members);

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::{Event, World};
+use crate::keys::in_record;
 use crate::queue::Ticket;
 use crate::sim::lies::happens;
 use crate::sim::proxy::{self, Call, Effect};
@@ -154,7 +155,7 @@ impl World<'_> {
         let tenant = &self.scenario.streams[self.rng.usize(..self.scenario.streams.len())].tenant;
         match self.rng.u8(..4) {
             0 => "/members".to_owned(),
-            1 => self.any_policy().tenant_key(tenant),
+            1 => in_record(&self.any_policy().tenant_key(tenant)).0.to_owned(),
             2 => String::new(),
             _ => self.any_policy().pools().next().map(|pool| pool.key.to_string()).unwrap_or_default(),
         }

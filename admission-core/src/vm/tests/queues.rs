@@ -267,7 +267,7 @@ fn a_tenant_at_its_own_cap_keeps_back_nobody_else() {
     assert_eq!(proxy.refused(&mut a, proxy.waiter("one", "bare", 1)).reason, Reason::OwnFirst);
     let started = proxy.carry(&mut [&mut a, &mut b]);
     assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(1, blocked)]);
-    let tenant = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("one")).unwrap().0;
+    let tenant = ledger_at(&*proxy.store, &proxy.policy.tenant_key("one")).unwrap();
     assert_eq!(tenant.blocked(b.members()).count(), 0);
 }
 

@@ -10,7 +10,7 @@ use crate::view::WorkerKey;
 const A: &str = "10.0.0.1:8000";
 const B: &str = "10.0.0.2:8000";
 
-fn proxy(configuration: &Value) -> Proxy {
+pub(super) fn proxy(configuration: &Value) -> Proxy {
     let Ok(Plugin::Filter(policy)) = Plugin::parse(configuration.to_string().as_bytes()) else {
         panic!("{configuration}")
     };
@@ -18,7 +18,7 @@ fn proxy(configuration: &Value) -> Proxy {
 }
 
 /// Where a tenant's flow in the only lane of the pool `p` has been left.
-fn tag(proxy: &Proxy, ledger: &Ledger) -> u64 {
+pub(super) fn tag(proxy: &Proxy, ledger: &Ledger) -> u64 {
     let lane = proxy.policy.lanes().last().unwrap();
     ledger.finish_tag(FlowKey::of(&proxy.policy.keys.pool("p"), lane.key))
 }
@@ -233,34 +233,6 @@ fn a_worker_that_refuses_is_busy_for_every_vm_until_the_next_view() {
     assert!(proxy.ask(&mut two, 1).is_ok(), "after a second it is tried again");
 }
 
-/// Two names that nobody configured and that hash into one record.
-fn of_one_slot() -> (String, String) {
-    let names: Vec<String> = (0..2_000).map(|number| format!("invented-{number}")).collect();
-    let slot = |name: &String| crate::keys::shared_slot(name.as_bytes());
-    let second = names.iter().skip(1).find(|name| slot(name) == slot(&names[0]));
-    (names[0].clone(), second.unwrap().clone())
-}
-
-#[test]
-fn unknown_tenants_of_one_slot_share_one_cap_one_budget_and_one_fair_tag() {
-    let limits = json!({"max_in_flight": 1, "requests_per_minute": 3});
-    let mut proxy = proxy(&json!({"tenants": {"*": limits}, "pools": [{"name": "p", "max_in_flight": 9}]}));
-    let (one, other) = of_one_slot();
-    let mut vm = proxy.vm();
-    let lease = proxy.admit(&mut vm, &one).unwrap();
-    assert_eq!(proxy.admit(&mut vm, &other), Err(Reason::TenantRequests), "one cap");
-    vm.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now);
-    for name in [&other, &one] {
-        let lease = proxy.admit(&mut vm, name).unwrap();
-        vm.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now);
-    }
-    assert_eq!(proxy.admit(&mut vm, &other), Err(Reason::TenantRequestRate), "one budget");
-    let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key(&other)).unwrap().0;
-    assert_eq!(tag(&proxy, &ledger), 3 * 160 * 1_024, "one fair tag");
-    proxy.now = Time(proxy.now.0 + 20_000);
-    assert!(proxy.admit(&mut vm, &other).is_ok());
-}
-
 #[test]
 fn addresses_are_compared_as_proxies_write_them() {
     let proxy = proxy(&json!({"pools": [{"name": "p", "max_in_flight": 9, "pick_endpoint": true}]}));
@@ -275,7 +247,7 @@ fn addresses_are_compared_as_proxies_write_them() {
 #[test]
 fn a_fair_tag_rises_by_tokens_served_over_weight() {
     let proxy = proxy(&json!({"tenants": {"acme": {"weight": 4}}, "pools": [{"name": "p", "max_in_flight": 1}]}));
-    let acme = || store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap().0;
+    let acme = || ledger_at(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap();
     let tag = || tag(&proxy, &acme());
     let mut vm = proxy.vm();
     let lease = proxy.ask(&mut vm, 400).unwrap().lease;

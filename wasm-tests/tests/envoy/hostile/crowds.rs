@@ -57,7 +57,7 @@ async fn metrics_of(rig: &Rig) -> BTreeSet<String> {
 /// The places of a page at which something stands.
 fn keys_of(page: &Value) -> Vec<String> {
     let keys = |name: &str| page[name].as_object().into_iter().flat_map(|object| object.keys().cloned());
-    ["pools", "tenants", "fair_tags", "shared_tenants"].into_iter().flat_map(keys).collect()
+    ["pools", "tenants", "fair_tags", "unnamed_tenants", "shared_tenants"].into_iter().flat_map(keys).collect()
 }
 
 /// A tenant whose cap is full asks again at once, over and over, from many connections. The others do not notice, and every

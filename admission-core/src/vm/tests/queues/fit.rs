@@ -30,7 +30,7 @@ fn see(proxy: &Proxy, generation: u64, used: u64) {
 
 /// Tokens that a tenant has been charged in fair order for a lane.
 fn charged(proxy: &Proxy, tenant: &str, lane: &str) -> u64 {
-    let (ledger, _) = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key(tenant)).unwrap();
+    let ledger = ledger_at(&*proxy.store, &proxy.policy.tenant_key(tenant)).unwrap();
     let pool = proxy.policy.pools().next().unwrap();
     ledger.start_tag(FlowKey::of(&pool.key, LaneKey::of(lane)), 0) / 1_024
 }
