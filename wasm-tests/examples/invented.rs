@@ -20,7 +20,7 @@ mod measure {
     use wasm_tests::echo::Echo;
     use wasm_tests::rig::{Rig, Setup, Wait};
 
-    /// By then the records that unknown tenants share are there.
+    /// By then half of the records with ledgers of unknown tenants are there.
     const FIRST: u64 = 10_000;
 
     pub(super) async fn run() {

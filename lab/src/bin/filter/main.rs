@@ -19,7 +19,7 @@ mod variants;
 use figures::{Details, Figures, OfBody, differences};
 use rounds::{Pace, Samples, Turn};
 use stage::{Stage, question};
-use variants::{Modules, TENANTS, Variant};
+use variants::{Modules, TENANTS, UNNAMED, Variant};
 
 /// Chunks of a streamed answer.
 const CHUNKS: usize = 400;
@@ -73,6 +73,13 @@ async fn measure(modules: &Modules, options: &Options) -> Result<Figures> {
         [(Variant::Sluice, question(small, few, None)?), (Variant::SluiceManyTenants, question(small, many, None)?)];
     let tenants = rounds::measure(&mut stage, &turns, None, pace).await?;
 
+    println!("    {UNNAMED} tenants that the list does not name …");
+    let (few_ask, all_ask) = (question(small, few, None)?, question(small, UNNAMED, None)?);
+    let all_of_them = if options.quick { 1 } else { UNNAMED as u64 };
+    stage.ask_until(Variant::SluiceUnnamed, &all_ask, all_of_them, pace).await?;
+    let turns = [(Variant::Sluice, few_ask), (Variant::SluiceUnnamed, all_ask)];
+    let unnamed = rounds::measure(&mut stage, &turns, None, pace).await?;
+
     println!("    streams of {CHUNKS} chunks …");
     let asked = question(&streaming(small), few, Some(CHUNKS))?;
     let turns = [Variant::None, Variant::Floor, Variant::Sluice].map(|variant| (variant, asked.clone()));
@@ -90,9 +97,11 @@ async fn measure(modules: &Modules, options: &Options) -> Result<Figures> {
         rss_mib: resident(Variant::Sluice) - resident(Variant::None),
         wasm_bytes: std::fs::metadata(&modules.filter).context("the filter's module has gone")?.len(),
         tenants_10000_ratio: median(&tenants, Variant::SluiceManyTenants) / median(&tenants, Variant::Sluice),
+        unnamed_100000_ratio: median(&unnamed, Variant::SluiceUnnamed) / median(&unnamed, Variant::Sluice),
         details: Details {
             stream_cpu_us: summaries(&streams),
             tenants_cpu_us: summaries(&tenants),
+            unnamed_cpu_us: summaries(&unnamed),
             resident_mib,
             quick: options.quick,
         },

@@ -87,6 +87,26 @@ pub async fn measure(
     Ok(samples)
 }
 
+impl Stage {
+    /// Asks a proxy until it has answered so many requests.
+    ///
+    /// # Errors
+    /// When an answer is wrong.
+    pub async fn ask_until(
+        &mut self,
+        variant: Variant,
+        question: &Arc<Question>,
+        requests: u64,
+        pace: Pace,
+    ) -> Result<()> {
+        let mut answered = 0;
+        while answered < requests {
+            answered += self.side(variant)?.ask(question, false, pace.warm_up).await?.round.requests;
+        }
+        Ok(())
+    }
+}
+
 fn units(variant: Variant, measured: &Measured, chunks: Option<usize>) -> Result<f64> {
     let requests = measured.round.requests as f64;
     let Some(chunks) = chunks else { return Ok(requests) };

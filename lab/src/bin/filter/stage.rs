@@ -137,7 +137,9 @@ impl Stage {
                 Variant::Native => {
                     side.envoy.stat("ai_protocol_manager.request_info.published").await?.saturating_sub(2)
                 }
-                Variant::Sluice | Variant::SluiceHeld | Variant::SluiceManyTenants => admitted(&side.envoy).await?,
+                Variant::Sluice | Variant::SluiceHeld | Variant::SluiceManyTenants | Variant::SluiceUnnamed => {
+                    admitted(&side.envoy).await?
+                }
             };
             let (name, answered) = (side.variant.name(), side.answered);
             ensure!(seen == answered, "the filter of {name:?} has judged {seen} of {answered} requests");

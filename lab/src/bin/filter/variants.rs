@@ -18,6 +18,9 @@ const PROBE_TOKENS: u32 = 100;
 /// Tenants of the short list and of the long one.
 pub const TENANTS: [usize; 2] = [10, 10_000];
 
+/// Tenants that ask where the short list names ten.
+pub const UNNAMED: usize = 100_000;
+
 /// More than any round asks for, and not so much that it is no number to a proxy.
 const PLENTY: u64 = 4_000_000_000;
 
@@ -45,11 +48,13 @@ pub enum Variant {
     SluiceHeld,
     /// As [`Variant::Sluice`], with the long list of tenants.
     SluiceManyTenants,
+    /// The same as [`Variant::Sluice`], for tenants without a name in the list.
+    SluiceUnnamed,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::None,
         Self::Floor,
         Self::FloorReading,
@@ -59,6 +64,7 @@ impl Variant {
         Self::Sluice,
         Self::SluiceHeld,
         Self::SluiceManyTenants,
+        Self::SluiceUnnamed,
     ];
 
     /// Those that every body is sent through.
@@ -90,6 +96,7 @@ impl Variant {
             Self::Sluice => "sluice",
             Self::SluiceHeld => "sluice_held",
             Self::SluiceManyTenants => "sluice_10000_tenants",
+            Self::SluiceUnnamed => "sluice_100000_unnamed",
         }
     }
 
@@ -101,7 +108,7 @@ impl Variant {
             Self::FloorCalls => vec![wasm("floor", &modules.floor, true, "calls")],
             Self::Naive => vec![wasm("naive", &modules.naive, true, "")],
             Self::Native => vec![protocol_manager(), local_ratelimit()],
-            Self::Sluice | Self::SluiceManyTenants | Self::SluiceHeld => {
+            Self::Sluice | Self::SluiceManyTenants | Self::SluiceUnnamed | Self::SluiceHeld => {
                 let held = self == Self::SluiceHeld;
                 let [few, many] = TENANTS;
                 let tenants = if self == Self::SluiceManyTenants { many } else { few };
