@@ -123,6 +123,7 @@ fn document(node: &Node<'_>, kind: Kind, file: &[Config], notes: &mut Notes) {
     for written in &written {
         plugin(written, notes);
     }
+    warnings::one_name(&written, notes);
     match kind {
         Kind::Sidecar => sidecar(node.value, notes),
         Kind::EnvoyFilter => warnings::patches(node, file, notes),

@@ -124,11 +124,15 @@ impl Rig {
 
     /// The listener under test, that of the second plugin of the same code, and that of the control role.
     fn listeners(&self) -> [Value; 3] {
-        let neighbour = json!({
+        let mut neighbour = json!({
             "namespace": self.own(NEIGHBOUR), "tenant": {"sources": [{"header": "x-tenant-id"}]},
             "tenants": {"capped": {"max_in_flight": 1}, "*": {}}, "pools": [{"name": "main", "max_in_flight": 1}],
-        })
-        .to_string();
+        });
+        if !self.setup.neighbour.is_null() {
+            neighbour = self.setup.neighbour.clone();
+            neighbour["namespace"] = json!(self.own(NAMESPACE));
+        }
+        let neighbour = neighbour.to_string();
         let neighbour = Plugin { name: NEIGHBOUR, code: &self.code, configuration: &neighbour, header_pause: false };
         let token_sha256 = hex::encode(Sha256::digest(TOKEN));
         let mut control = json!({"role": "control", "namespace": self.own(NAMESPACE), "token_sha256": token_sha256});

@@ -56,6 +56,8 @@ pub struct Setup {
     pub steered: bool,
     /// Virtual hosts of the listener under test.
     pub virtual_hosts: Value,
+    /// Policy of the second plugin, under the namespace of the one under test; null leaves it its own.
+    pub neighbour: Value,
     /// More of the control listener's configuration.
     pub control: Value,
     /// Idle timeout of streams on the listener under test; `0s` is none.
@@ -92,6 +94,7 @@ impl Setup {
             twice: false,
             steered: false,
             virtual_hosts: bootstrap::virtual_hosts(&[]),
+            neighbour: Value::Null,
             control: json!({}),
             idle_timeout: "0s",
             access_log: Value::Null,

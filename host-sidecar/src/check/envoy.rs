@@ -146,6 +146,16 @@ impl<'a> Filter<'a> {
         configuration(&self.plugin)
     }
 
+    /// The name that filters in one VM share their state by.
+    pub fn root_id(&self) -> &'a str {
+        self.plugin.text("root_id").unwrap_or_default()
+    }
+
+    /// The name that its VM has beside the code.
+    pub fn vm_id(&self) -> &'a str {
+        self.plugin.get("vm_config").and_then(|vm| vm.text("vm_id")).unwrap_or_default()
+    }
+
     /// The HTTP filters that see a request before this one; `None` where that cannot be known.
     pub fn earlier(&self) -> Option<Vec<Node<'a>>> {
         let filters = self.manager.as_ref()?.items("http_filters").into_iter();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use admission_core::config::{Config, ControlConfig};
+use admission_core::config::{Config, ControlConfig, PluginConfig};
 use admission_core::units::Millis;
 
 use super::Notes;
@@ -69,6 +69,30 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
             routes::twice(config, filter, notes);
             clusters::breakers(config, filter, notes);
             clusters::endpoints(config, &written.path, filter, notes);
+        }
+    }
+}
+
+/// Filters of one file that have one name and are configured differently.
+pub fn one_name(written: &[Written<'_>], notes: &mut Notes) {
+    let filters = written.iter().filter_map(|written| match (&written.carrier, written.config()?) {
+        (Carrier::Filter(filter), PluginConfig::Filter(config)) => Some((written, filter, config)),
+        _ => None,
+    });
+    let filters: Vec<_> = filters.collect();
+    for (place, (written, filter, config)) in filters.iter().enumerate() {
+        let is_like = |(earlier, other, of_other): &&(&Written<'_>, &envoy::Filter<'_>, Box<Config>)| {
+            let names = |filter: &envoy::Filter<'_>| (filter.root_id().to_owned(), filter.vm_id().to_owned());
+            names(other) == names(filter) && of_other.namespace == config.namespace && earlier.json != written.json
+        };
+        if let Some((earlier, ..)) = filters.iter().take(place).find(is_like) {
+            let message = format!(
+                "has the `root_id` {:?} as {} has, and is configured differently: a change of either decides again on what waits under the \
+                 other; give it a `root_id` of its own",
+                filter.root_id(),
+                earlier.path
+            );
+            notes.warn(&filter.plugin.path, message);
         }
     }
 }

@@ -8,6 +8,7 @@ use wasm_tests::artefacts;
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
 use wasm_tests::steady::{self, Answer, CAPPED, Knob, Load, Outcome, STEADY};
+use worker_sim::Fault;
 
 const EVERY_WAIT: [Wait; 3] = [Wait::Unread, Wait::AtHeaders, Wait::BodyHeld];
 
@@ -314,4 +315,43 @@ async fn lanes_come_and_go_while_requests_of_theirs_are_held() {
     lanes_hold(&rig, &[]).await;
     let answers = load.stop().await;
     all_is_accounted_for(&rig, &answers, &[], 3 + 2 + 2).await;
+}
+
+/// Two listeners whose plugins differ in name share a namespace and a VM, but not what waits.
+#[tokio::test]
+async fn a_change_of_one_listener_leaves_what_waits_at_another_alone() {
+    let mut setup = setup(Wait::Unread);
+    setup.neighbour = json!({
+        "tenant": {"sources": [{"header": "x-tenant-id"}]},
+        "lanes": [{"name": "beside", "queue": {"max_requests": 9, "max_wait": "60s"}}],
+        "pools": [{"name": "beside", "max_in_flight": 1}],
+    });
+    let mut rig = Rig::start(setup).await;
+    rig.worker.set_faults([Fault::Hang]);
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], chat(MODEL, 1, false).to_string().as_bytes(), true);
+    let holder = RawCaller::send(rig.neighbour, &request).await;
+    let beside = async |what: &str, wanted: u64| {
+        eventually("the pool of the other listener has so many", async || {
+            let pool = rig.state().await["pools"]["beside"].clone();
+            let found = pool.pointer(what).and_then(Value::as_u64).unwrap_or(0);
+            (found == wanted).then_some(()).ok_or(pool.to_string())
+        })
+        .await;
+    };
+    beside("/held/requests", 1).await;
+    rig.worker.set_faults([]);
+    let mut waiter = RawCaller::send(rig.neighbour, &request).await;
+    beside("/waiting/beside/requests", 1).await;
+
+    let load = Load::start(&rig, 0).await;
+    load.change(&mut rig, |policy| {
+        policy["pools"] = json!([{"name": "renamed", "models": ["sim"], "max_in_flight": 99}])
+    })
+    .await;
+    load.stop().await;
+    let waits = rig.state().await["pools"]["beside"]["waiting"]["beside"]["requests"].clone();
+    assert_eq!(waits, 1, "under its own policy, which has its pool");
+    drop(holder);
+    assert_eq!(waiter.status().await, Some(200));
+    rig.nothing_is_held().await;
 }

@@ -422,3 +422,19 @@ fn a_filter_that_is_in_its_chain_twice() {
     bootstrap.change_policy(|policy| policy["namespace"] = "other".into());
     assert_silent(&bootstrap.0);
 }
+
+#[test]
+fn two_listeners_whose_filters_have_one_name() {
+    let mut bootstrap = Bootstrap::shipped();
+    let mut second = bootstrap.0["static_resources"]["listeners"][0].clone();
+    second["name"] = "second".into();
+    bootstrap.0["static_resources"]["listeners"].as_array_mut().expect("listeners").push(second);
+    assert_silent(&bootstrap.0);
+    let last = bootstrap.0["static_resources"]["listeners"].as_array().expect("listeners").len() - 1;
+    bootstrap.change_policy(|policy| policy["pools"][0]["max_in_flight"] = 90.into());
+    let place = FILTER.replace("listeners[0]", &format!("listeners[{last}]"));
+    assert_warns(&bootstrap.0, &place, "has the `root_id` \"sluice\" as ");
+    let plugin = &mut bootstrap.filters()[2]["typed_config"]["config"];
+    plugin["root_id"] = "first".into();
+    assert_silent(&bootstrap.0);
+}
