@@ -25,6 +25,8 @@ const DEADLINE_HEADERS: [&str; 2] = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
 /// What a request's headers say, some of which are [`spoofed`].
 pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
     let named = policy.tenant_sources.iter().find_map(|source| tenant(source, headers));
+    let tier = |source| tenant(source, headers).filter(|name| policy.has_tier(name));
+    let asking = named.as_deref().is_some_and(|name| policy.asks_for_tier(name));
     let encoding = headers.get("content-encoding").unwrap_or_default();
     let path = headers.get(":path").unwrap_or_default();
     let path = plain_path(&String::from_utf8_lossy(&path));
@@ -32,6 +34,7 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
         |name: &String| policy.lane_header.as_ref() == Some(name) || policy.fairness_headers.contains(name);
     Arrival {
         wrong_key: named.is_none() && policy.tenant_sources.iter().any(|source| has_key(source, headers)),
+        tier: asking.then(|| policy.tier_sources.iter().find_map(tier)).flatten(),
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
         asked_lane: policy.lane_header.as_ref().and_then(|header| headers.text(header)).map(Cow::into_owned),
         objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| headers.text(header)).map(Cow::into_owned).collect(),

@@ -209,6 +209,10 @@ pub struct TenantConfig {
     /// The tenant of a request that no source names.
     #[serde(default = "default_tenant")]
     pub default: String,
+    /// Sources of the name of a tier, whose limits a tenant has that a source names and that `tenants` does not; the first that yields one of
+    /// `tiers` wins. Each is `metadata` or a `header`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tier_sources: Vec<TenantSource>,
 }
 
 /// One source of a tenant's name: exactly one of its fields.
@@ -307,7 +311,7 @@ pub struct RetryAfterConfig {
 
 impl Default for TenantConfig {
     fn default() -> Self {
-        Self { sources: Vec::new(), default: default_tenant() }
+        Self { sources: Vec::new(), default: default_tenant(), tier_sources: Vec::new() }
     }
 }
 

@@ -184,6 +184,7 @@ impl Runner {
             encoded: false,
             says_json: true,
             wrong_key: false,
+            tier: None,
             spoofed: false,
             ttft_deadline: step.deadline.as_deref().map(millis),
             no_queue: step.no_queue,

@@ -66,6 +66,8 @@ pub struct Policy {
     pub header_pause: bool,
     /// What may name the tenant, first match wins.
     pub tenant_sources: Vec<Source>,
+    /// Sources of the name of a tier for tenants that are not listed.
+    pub tier_sources: Vec<Source>,
     /// Of a request that none of them names.
     pub default_tenant: String,
     /// SPIFFE identities of peers whose headers of ours are the platform's; a trailing `*` matches any ending.
@@ -93,6 +95,7 @@ pub struct Policy {
     lane_rules: Vec<LaneRule>,
     pools: Vec<Arc<Pool>>,
     tiers: BTreeMap<String, Arc<Limits>>,
+    tiers_by_source: BTreeMap<String, Arc<Limits>>,
     tenants: BTreeMap<String, Arc<Limits>>,
     everybody_else: Arc<Limits>,
     /// The most general first.
@@ -180,10 +183,29 @@ impl Policy {
         self.tenants.keys().map(String::as_str)
     }
 
-    /// What a tenant may hold.
+    /// Limits of a tenant for which no source names a tier.
     #[must_use]
     pub fn limits(&self, tenant: &str) -> &Arc<Limits> {
-        self.tenants.get(tenant).unwrap_or(&self.everybody_else)
+        self.limits_in(tenant, None)
+    }
+
+    /// Limits of a tenant, given what a source of its tier says: its own entry's, else those of that tier, else of everybody else.
+    #[must_use]
+    pub fn limits_in(&self, tenant: &str, tier: Option<&str>) -> &Arc<Limits> {
+        let of_tier = || self.tiers_by_source.get(tier?);
+        self.tenants.get(tenant).or_else(of_tier).unwrap_or(&self.everybody_else)
+    }
+
+    /// Says whether a tenant's limits depend on what the sources of its tier say.
+    #[must_use]
+    pub fn asks_for_tier(&self, tenant: &str) -> bool {
+        !self.tier_sources.is_empty() && !self.tenants.contains_key(tenant)
+    }
+
+    /// Says whether a tier has this name.
+    #[must_use]
+    pub fn has_tier(&self, name: &str) -> bool {
+        self.tiers.contains_key(name)
     }
 
     /// Place of the ledger in which a tenant is counted.

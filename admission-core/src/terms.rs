@@ -15,6 +15,8 @@ pub struct Arrival {
     pub tenant: String,
     /// Nothing says who sends it, but it has a key that is no tenant's.
     pub wrong_key: bool,
+    /// Tier that a source names, where the tenant is not listed.
+    pub tier: Option<String>,
     /// Name of the lane it asks for.
     pub asked_lane: Option<String>,
     /// Names of the objectives it asks for, the first one that is known goes.
@@ -103,7 +105,7 @@ impl Terms {
     /// rules, or the default.
     #[must_use]
     pub fn of(policy: &Policy, arrival: &Arrival, route: &Route) -> Self {
-        let limits = policy.limits(&arrival.tenant);
+        let limits = policy.limits_in(&arrival.tenant, arrival.tier.as_deref());
         let asked = arrival.asked_lane.as_ref().and_then(|name| policy.lane_named(name));
         let objective = arrival.objectives.iter().find_map(|name| policy.lane_of_objective(name));
         let is_unknown = objective.is_none() && !arrival.objectives.is_empty();

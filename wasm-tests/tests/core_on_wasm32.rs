@@ -62,6 +62,7 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         encoded: false,
         says_json: true,
         wrong_key: false,
+        tier: None,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

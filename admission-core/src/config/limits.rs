@@ -26,7 +26,7 @@ pub struct LimitsConfig {
     /// `tokens_per_minute` and in the fair tag, once the answer has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_token_cost: Option<f64>,
-    /// How much its fair tag, which the state page shows, rises: by tokens ÷ weight, 1 to 1000; 1 if not given, and for `*`.
+    /// How much its fair tag, which the state page shows, rises: by tokens ÷ weight, 1 to 1000; 1 if not given.
     /// Of those that wait in a lane, the tenant with the lowest tag goes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,

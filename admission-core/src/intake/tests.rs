@@ -28,6 +28,7 @@ fn arrival(api: Api, body_bytes: Option<u64>, encoded: bool) -> Arrival {
         encoded,
         says_json: true,
         wrong_key: false,
+        tier: None,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

@@ -131,6 +131,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
     let keys = Keys::new(&config.namespace);
     let lanes = lanes::lanes(config, &mut check);
     let tenant_sources = sources::sources(&config.tenant.sources, &mut check);
+    let tier_sources = sources::tier_sources(config, &mut check);
     check_tenant_name("tenant.default", &config.tenant.default, &mut check);
     for (field, header) in [("lane_header", &config.lane_header), ("fairness_header", &config.fairness_header)] {
         if let Some(header) = header {
@@ -142,7 +143,8 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
     let objectives = lanes::objectives(config, &lanes, &mut check);
     let lane_rules = lanes::rules(config, &lanes, &mut check);
     let tiers = tenants::tiers(config, &lanes, &mut check);
-    let (tenants, everybody_else) = tenants::tenants(config, &lanes, &mut check);
+    let tiers_by_source = tenants::tiers_by_source(config, &lanes);
+    let (tenants, everybody_else) = tenants::tenants(config, &tiers_by_source, &lanes, &mut check);
     let pools = pools::pools(config, &keys, &mut check);
     let routes = routes::routes(config, Names { lanes: &lanes, pools: &pools, tiers: &tiers }, &mut check);
     for (field, wanted) in [("tag_body", config.tag_body), ("force_usage", config.force_usage)] {
@@ -156,6 +158,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         mode: config.mode,
         header_pause: config.header_pause,
         tenant_sources,
+        tier_sources,
         default_tenant: config.tenant.default.clone(),
         trusted_peers: trusted_peers(config, &mut check),
         unlimited: config.unlimited(),
@@ -176,6 +179,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         lane_rules,
         pools,
         tiers,
+        tiers_by_source,
         tenants,
         everybody_else,
         routes,

@@ -207,7 +207,6 @@ fn every_problem_of_lanes_routes_and_classes_is_reported_with_its_path() {
         "routes[3].pool: ",
         "routes[3].tier: ",
         "routes[4].tier: \"empty\" has no limit",
-        "tenants.*: unknown tenants share records",
         "pools[0].fallback_pool: leads back",
         "pools[0].fallback_on: tenant_tokens is no refusal by a pool",
         "pools[0].classes[0].name: ",
@@ -384,4 +383,24 @@ fn a_caller_that_proves_nothing_has_the_smallest_of_each_limit() {
         assert_eq!(parse(proved, tenants).unlimited, None, "{tenants}");
     }
     assert!(parse(proved, r#"{"b": {"tier": "free"}}"#).unlimited.is_some());
+}
+
+#[test]
+fn a_source_gives_a_tier_to_tenants_that_are_not_listed() {
+    let json = r#"{"tenant": {"sources": [{"header": "x-tenant-id"}], "tier_sources": [{"header": "X-Plan"}]},
+        "tiers": {"paid": {"max_in_flight": 9, "requests_per_minute": 60, "weight": 3}, "free": {"max_in_flight": 1}},
+        "tenants": {"acme": {"max_in_flight": 5}, "*": {"tier": "free"}}, "pools": [{"name": "p", "max_in_flight": 100}]}"#;
+    let policy = policy(json);
+    let cap = |tenant, tier| policy.limits_in(tenant, tier).requests.as_ref().map(|cap| (cap.limit, &*cap.knob));
+    assert_eq!(cap("cust-076", Some("paid")), Some((9, "tiers.paid.max_in_flight")));
+    assert_eq!(cap("cust-076", Some("gold")), Some((1, "tiers.free.max_in_flight")), "none of the tiers");
+    assert_eq!(cap("acme", Some("paid")), Some((5, "tenants.acme.max_in_flight")), "its own entry");
+    let paid = policy.limits_in("cust-076", Some("paid"));
+    assert_eq!((paid.weight, paid.rates.requests.as_ref().unwrap().key), (3, None), "the tenant's own budget");
+    assert_eq!((policy.asks_for_tier("cust-076"), policy.asks_for_tier("acme")), (true, false));
+    let key = r#"{"api_key": {"header": "a", "prefix": "", "sha256": {}}}"#;
+    let wrong = json.replace(r#"{"header": "X-Plan"}"#, key).replace(r#""tiers": {"#, r#""objectives": {"#);
+    let Err(problems) = Plugin::parse(wrong.as_bytes()) else { panic!("it is taken") };
+    let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert!(said.iter().any(|line| line.starts_with("tenant.tier_sources[0]: a tier comes from")), "{said:?}");
 }

@@ -56,6 +56,7 @@ fn arrival(tenant: &str, lane: Option<&str>, objective: Option<&str>, path: &str
         encoded: false,
         says_json: true,
         wrong_key: false,
+        tier: None,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

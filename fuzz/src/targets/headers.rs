@@ -155,6 +155,7 @@ fn check_terms(lines: &Lines<'_>, path: &str) {
         encoded: false,
         says_json: true,
         wrong_key: false,
+        tier: None,
         spoofed: false,
         ttft_deadline: None,
         sub: None,

@@ -49,3 +49,37 @@ async fn a_verified_claim_names_the_tenant() {
     assert_eq!(answer.status(), 401, "the authentication filter's own refusal");
     rig.nothing_trapped().await;
 }
+
+#[tokio::test]
+async fn a_verified_claim_gives_a_tenant_that_is_not_listed_its_tier() {
+    let claim = |name: &str| json!([{"metadata": ["envoy.filters.http.jwt_authn", "payload", name]}]);
+    let mut setup = Setup::new(2, Wait::Unread)
+        .patient()
+        .with("/tenant", json!({"sources": claim("tenant"), "tier_sources": claim("plan"), "default": "unproven"}))
+        .with("/tiers", json!({"paid": {"max_in_flight": 3}, "free": {"max_in_flight": 1}}))
+        .with("/tenants", json!({"acme": {"max_in_flight": 2}, "*": {"tier": "free"}}));
+    setup.filters_before = vec![jwt::filter(&json!({}))];
+    let rig = Rig::start(setup).await;
+    let bearer = |tenant: &str, plan: Value| {
+        let claims = json!({"iss": "test", "tenant": tenant, "plan": plan, "exp": 4_000_000_000_u64});
+        format!("Bearer {}", jwt::token(&claims))
+    };
+    let cases = [
+        ("cust-1", json!("paid"), 3),
+        ("cust-2", json!("free"), 1),
+        ("cust-3", json!("made-up"), 1),
+        ("cust-4", json!(["paid"]), 1),
+        ("acme", json!("paid"), 2),
+    ];
+    for (tenant, plan, most) in cases {
+        let token = bearer(tenant, plan.clone());
+        let headers = [("authorization", token.as_str())];
+        let mut held = Vec::new();
+        while let Ok(caller) = rig.try_endless("ignored", &headers).await {
+            held.push(caller);
+        }
+        assert_eq!(held.len(), most, "{tenant} {plan}");
+    }
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}

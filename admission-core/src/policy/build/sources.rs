@@ -1,13 +1,28 @@
 //! Who a request may be from.
 
 use super::{Checker, SHA256_OF_NOTHING, check_header, check_tenant_name, sha256_digits};
-use crate::config::{ApiKeySource, TenantSource};
+use crate::config::{ApiKeySource, Config, TenantSource};
 use crate::identity::{ApiKeys, Source, UriName};
 use crate::platform;
 
 pub(super) fn sources(configs: &[TenantSource], check: &mut Checker<'_>) -> Vec<Source> {
     let sources = configs.iter().enumerate();
     sources.filter_map(|(index, config)| tenant_source(&format!("tenant.sources[{index}]"), config, check)).collect()
+}
+
+pub(super) fn tier_sources(config: &Config, check: &mut Checker<'_>) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for (index, source) in config.tenant.tier_sources.iter().enumerate() {
+        let path = format!("tenant.tier_sources[{index}]");
+        if source.certificate.is_some() || source.api_key.is_some() {
+            check.problem(&path, "a tier comes from `metadata` or a `header`");
+        }
+        sources.extend(tenant_source(&path, source, check));
+    }
+    if !sources.is_empty() && config.tiers.is_empty() {
+        check.problem("tenant.tier_sources", "needs `tiers`, one of which they are to name");
+    }
+    sources
 }
 
 fn tenant_source(path: &str, config: &TenantSource, check: &mut Checker<'_>) -> Option<Source> {

@@ -9,6 +9,7 @@ use super::lanes::lane_index;
 use super::{Checker, check_name, check_rate, check_tenant_name, rate};
 use crate::budget::{Rate, Rates};
 use crate::config::{Config, LimitsConfig, Mode, RateConfig, TenantLimitsConfig, TenantSource};
+use crate::gather::gather;
 use crate::units::Millis;
 
 /// The entry of `tenants` that stands for everybody else.
@@ -42,17 +43,34 @@ pub(super) fn tiers(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> 
     tiers
 }
 
+/// Limits of tenants that a source of theirs gives a tier, by its name.
+// Why apart from `tiers`: what those spend is the tenant's own budget, not a route's.
+pub(super) fn tiers_by_source(config: &Config, lanes: &Lanes) -> BTreeMap<String, Arc<Limits>> {
+    if config.tenant.tier_sources.is_empty() {
+        return BTreeMap::new();
+    }
+    let nothing = LimitsConfig::default();
+    let of_tier = |(name, tier): (&String, &LimitsConfig)| {
+        let path = format!("tiers.{name}");
+        let limits = limits(Written { path: &path, limits: tier }, Written { path: "", limits: &nothing }, lanes);
+        (name.clone(), Arc::new(limits))
+    };
+    gather(config.tiers.iter().map(of_tier))
+}
+
 type Tenants = BTreeMap<String, Arc<Limits>>;
 
-pub(super) fn tenants(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -> (Tenants, Arc<Limits>) {
+pub(super) fn tenants(
+    config: &Config,
+    by_source: &Tenants,
+    lanes: &Lanes,
+    check: &mut Checker<'_>,
+) -> (Tenants, Arc<Limits>) {
     let mut tenants = BTreeMap::new();
     let mut everybody_else = Arc::default();
     for (name, tenant) in &config.tenants {
         let limits = Arc::new(tenant_limits(config, name, tenant, lanes, check));
         if name == EVERYBODY_ELSE {
-            if limits.weight != 1 {
-                check.problem("tenants.*", "unknown tenants share records, so their `weight` is 1");
-            }
             everybody_else = limits;
         } else {
             check_tenant_name(&format!("tenants.{name}"), name, check);
@@ -61,7 +79,7 @@ pub(super) fn tenants(config: &Config, lanes: &Lanes, check: &mut Checker<'_>) -
     }
     let default = &config.tenant.default;
     if can_be_proved(&config.tenant.sources) && !config.tenants.is_empty() && !tenants.contains_key(default) {
-        let unproven = smallest(tenants.values().chain([&everybody_else]));
+        let unproven = smallest(tenants.values().chain(by_source.values()).chain([&everybody_else]));
         tenants.insert(default.clone(), Arc::new(unproven));
     }
     (tenants, everybody_else)

@@ -240,7 +240,14 @@ fn config(rng: &mut Rng) -> Config {
         mode: mode(rng),
         namespace: "prod.eu".into(),
         header_pause,
-        tenant: TenantConfig { sources: list(rng, 3, |rng, _| source(rng)), default: "nobody".into() },
+        tenant: TenantConfig {
+            sources: list(rng, 3, |rng, _| source(rng)),
+            default: "nobody".into(),
+            tier_sources: list(rng, 2, |_, number| TenantSource {
+                header: Some(format!("x-plan-{number}")),
+                ..TenantSource::default()
+            }),
+        },
         tiers: [("gold".to_owned(), LimitsConfig { max_in_flight: Some(9), ..limits(rng, &last) })].into(),
         tenants: tenants.into_iter().map(|(name, limits)| (name.to_owned(), limits)).collect(),
         default_lane: some(rng, |_| last.clone()),

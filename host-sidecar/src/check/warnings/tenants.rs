@@ -1,6 +1,6 @@
 //! Of headers that name a tenant: whether anything but the caller writes them.
 
-use admission_core::config::Config;
+use admission_core::config::{Config, TenantSource};
 
 use crate::check::Notes;
 use crate::check::envoy::{Filter, typed};
@@ -17,7 +17,7 @@ pub fn unguarded(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut N
             continue;
         }
         let mut message = format!(
-            "nothing before this filter sets or removes {header:?}, so callers may name any tenant; put what authenticates \
+            "nothing before this filter sets or removes {header:?}, so callers may name any tenant or tier; put what authenticates \
              them before it, or take the header off with envoy.filters.http.header_mutation"
         );
         if removed_too_late(manager, header) {
@@ -31,7 +31,8 @@ pub fn unguarded(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut N
 
 /// Before Istio authenticates, a header is whatever the caller sent.
 pub fn too_early(config: &Config, spec: &Node<'_>, notes: &mut Notes) {
-    let trusted = config.tenant.sources.iter().any(|source| source.header.is_some() || source.metadata.is_some());
+    let mut sources = config.tenant.sources.iter().chain(&config.tenant.tier_sources);
+    let trusted = sources.any(|source| source.header.is_some() || source.metadata.is_some());
     if trusted && spec.text("phase") == Some("AUTHN") {
         let message = "AUTHN stands before Istio authenticates, so the tenant's name is what the caller sent, or missing; \
                        AUTHZ and STATS stand after it";
@@ -39,9 +40,12 @@ pub fn too_early(config: &Config, spec: &Node<'_>, notes: &mut Notes) {
     }
 }
 
-fn headers(config: &Config) -> impl Iterator<Item = (String, &str)> {
-    let sources = config.tenant.sources.iter().enumerate();
-    sources.filter_map(|(index, source)| Some((format!("tenant.sources[{index}].header"), source.header.as_deref()?)))
+fn headers<'a>(config: &'a Config) -> impl Iterator<Item = (String, &'a str)> {
+    let of = |field: &'static str, sources: &'a [TenantSource]| {
+        let place = move |index| format!("tenant.{field}[{index}].header");
+        sources.iter().enumerate().filter_map(move |(index, source)| Some((place(index), source.header.as_deref()?)))
+    };
+    of("sources", &config.tenant.sources).chain(of("tier_sources", &config.tenant.tier_sources))
 }
 
 pub(super) fn is_opaque(filter: &Node<'_>) -> bool {
