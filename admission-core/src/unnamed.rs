@@ -4,7 +4,7 @@
 //! those whose names have the same hash, every one with a ledger of its own. A name is looked up and its ledger changed in one record, by one
 //! compare-and-swap: a tenant cannot have two. Ledgers of tenants that hold nothing, wait for nothing and owe nothing to a budget make room
 //! for others. Where there is no room, a tenant is counted with others in a shared record ([`ledger_at`] and
-//! [`update_at`](crate::unnamed::update_at) know both).
+//! [`update_at`] know both).
 
 use std::collections::BTreeMap;
 

@@ -211,7 +211,7 @@ impl Queue {
             // Why not for what its lane can never have: no block that comes free would help it.
             let may_fit = blocks <= room.most_of_lane;
             if may_fit && (now >= until || can_be_helped(&waiting.waiter, lacking(blocks, room))) {
-                due.push((waiting.climb.band, until, ticket));
+                due.push((waiting.band_lane().level, until, ticket));
             }
         }
         due.sort_unstable();

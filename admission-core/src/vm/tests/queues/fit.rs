@@ -429,3 +429,24 @@ fn a_newcomer_that_waits_is_measured_in_the_blocks_of_the_engine() {
     let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.keys.pool("p")).unwrap().0;
     assert_eq!(ledger.yielding(&members).map(|(_, one)| one.blocks.0).collect::<Vec<_>>(), [60], "it lets others pass");
 }
+
+#[test]
+fn of_lanes_of_one_priority_the_waiter_that_has_let_pass_longer_keeps_the_line() {
+    let queue = json!({"max_requests": 9, "max_wait": "10s"});
+    let mut proxy = with(&json!({
+        "lanes": [{"name": "listed-first", "queue": queue}, {"name": "listed-last", "queue": queue}],
+        "pools": [{"name": "p", "max_in_flight": 99, "kv": {"block_size": BLOCK, "headroom": 0.0}, "stale": {"hold": "60s"}}],
+    }));
+    let mut vm = proxy.vm();
+    see(&proxy, 1, 50);
+    for (tenant, lane) in [("earlier", "listed-last"), ("later", "listed-first")] {
+        let joined = proxy.come(&mut vm, proxy.waiter(tenant, lane, BLOCKS * BLOCK));
+        assert!(matches!(joined, Ok(Joined::Waiting(_))), "{joined:?}");
+        vm.poll(&*proxy.store, proxy.now);
+        proxy.later(1_000);
+    }
+    proxy.later(5_000);
+    vm.poll(&*proxy.store, proxy.now);
+    let keeper = vm.queues.values().find_map(Queue::line_keeper);
+    assert_eq!(keeper.map(|(waiter, _)| &*waiter.lane.name), Some("listed-last"));
+}
