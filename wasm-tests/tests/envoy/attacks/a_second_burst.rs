@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts, worker_routes};
-use wasm_tests::caller::{CHAT, chat};
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
 use wasm_tests::line::queues;
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of};
 use worker_sim::Fault;
@@ -82,4 +82,31 @@ async fn a_timeout_of_the_proxy_gives_nothing_back() {
         assert_eq!(rig.ask(tenant, &[]).await.0, again, "{fault:?}");
     }
     rig.nothing_trapped().await;
+}
+
+/// An attacker has its worker refuse requests that were charged by a guess and corrected once they had been read. What comes back is what was charged, whether
+/// the guess was too high or too low.
+#[tokio::test]
+async fn a_refund_is_of_what_the_correction_has_left() {
+    let text = "word ".repeat(300);
+    let body = json!({"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}).to_string();
+    let padded = format!("{body}{}", " ".repeat(8_000));
+    for (sent, chunked) in [(&padded, false), (&body, true)] {
+        let evil = json!({"tokens_per_minute": {"rate": 1, "burst": 700}});
+        let rig = Rig::start(Setup::new(1, Wait::Unread).with("/tenants/evil", evil)).await;
+        let status = async || {
+            let request = request_bytes(CHAT, &[("x-tenant-id", b"evil")], sent.as_bytes(), !chunked);
+            RawCaller::send(rig.address, &request).await.status().await
+        };
+        rig.worker.set_faults([Fault::Refuse503]);
+        for _ in 0..3 {
+            assert_eq!(status().await, Some(503), "each gives back all that it was charged");
+        }
+        rig.worker.set_faults([]);
+        rig.nothing_is_held().await;
+        assert_eq!(status().await, Some(200));
+        rig.nothing_is_held().await;
+        assert_eq!(status().await, Some(429), "and no more");
+        rig.nothing_trapped().await;
+    }
 }

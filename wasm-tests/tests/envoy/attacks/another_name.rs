@@ -103,3 +103,35 @@ async fn a_route_may_allow_the_background_and_name_its_api() {
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }
+
+/// An attacker puts beside its prompt what other endpoints read, or gives it as numbers.
+#[tokio::test]
+async fn fields_beside_a_prompt_hide_none_of_it() {
+    let rig = Rig::start(setup(Wait::Unread)).await;
+    let oversize = (413, "oversize".to_owned());
+    let decoys = [
+        json!({"query": "a", "documents": ["b"]}),
+        json!({"text_1": "a", "text_2": "b"}),
+        json!({"input_ids": [1]}),
+        json!({"prompt_token_ids": [1], "tokens": [1]}),
+        json!({"inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [1]}]}),
+    ];
+    for (name, decoy) in NAMES.iter().flat_map(|name| decoys.iter().map(move |decoy| (name, decoy))) {
+        for field in ["prompt", "messages"] {
+            let mut long = body(field, &"word ".repeat(200));
+            for (decoy, value) in decoy.as_object().expect("fields") {
+                long[decoy] = value.clone();
+            }
+            assert_eq!(outcome(&rig, name, &long).await, oversize, "{name} {field} {decoy}");
+        }
+    }
+    for name in NAMES.iter().filter(|name| !name.contains("chat")) {
+        let numbers = |ids: Value| json!({"model": MODEL, "max_tokens": 1, "input_ids": ids});
+        let long: Vec<u32> = (0..200).collect();
+        assert_eq!(outcome(&rig, name, &numbers(json!(long))).await, oversize, "{name}: 200 tokens");
+        let five = json!([[1], [2], [3], [4], [5]]);
+        assert_eq!(outcome(&rig, name, &numbers(five)).await, oversize, "{name}: five prompts");
+    }
+    assert_eq!(rig.worker.stats().requests, 0, "the worker has begun with none");
+    rig.nothing_trapped().await;
+}
