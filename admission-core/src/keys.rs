@@ -158,7 +158,7 @@ pub fn shared_slot(tenant: &[u8]) -> u64 {
 #[must_use]
 pub fn in_record(place: &str) -> (&str, Option<&str>) {
     match place.split_once(BREAK) {
-        Some((record, name)) => (record, is_kind(record, UNNAMED).then_some(name)),
+        Some((record, name)) => (record, (record.rsplit('/').nth(1) == Some(UNNAMED)).then_some(name)),
         None => (place, None),
     }
 }
@@ -173,10 +173,6 @@ pub fn other_place(place: &str) -> Option<String> {
         (UNNAMED, prefix) => Some(format!("{prefix}/{SHARED}/{}{BREAK}{name}", shared_slot(name.as_bytes()))),
         (_, prefix) => Some(unnamed_tenant(prefix, name)),
     }
-}
-
-fn is_kind(record: &str, kind: &str) -> bool {
-    record.rsplit('/').nth(1) == Some(kind)
 }
 
 #[cfg(test)]
@@ -200,8 +196,8 @@ mod tests {
             let count = without.len();
             without.sort_unstable();
             without.dedup();
-            assert!(count < 100, "{naming}: {count}");
-            assert!(without.len() + 20 > count, "{naming}: {count} in {}", without.len());
+            assert!((1..20).contains(&count), "{naming}: {count}");
+            assert!(without.len() + 2 > count, "{naming}: {count} in {}", without.len());
         }
     }
 }

@@ -78,7 +78,7 @@ impl Arrival {
 pub struct Terms {
     /// Name of its tenant.
     pub tenant: String,
-    /// Name of its tenant's record.
+    /// Place of its tenant's ledger.
     pub tenant_key: String,
     /// What its tenant may hold and use here.
     pub limits: Arc<Limits>,

@@ -15,7 +15,8 @@ use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::Time;
 
-/// Most tenants in a record. Of 100,000 that hold something at a time, 20 find no room.
+/// Tenants in a record beyond which a new one is counted elsewhere; waiters of several that start together may pass it. Of 50,000 tenants
+/// that hold something all find room, of 100,000 all but some five.
 pub const MOST_IN_RECORD: usize = 16;
 
 const SECTION_TENANT: u8 = 1;
@@ -102,7 +103,8 @@ pub fn update_at<T, E>(
     place: &str,
     mut step: impl FnMut(&mut Ledger) -> Result<T, E>,
 ) -> Result<Result<T, E>, StoreError> {
-    let (record, Some(name)) = in_record(place) else { return store::update(store, in_record(place).0, step) };
+    let (record, name) = in_record(place);
+    let Some(name) = name else { return store::update(store, record, step) };
     let foreign = || StoreError::Foreign { key: record.to_owned() };
     let updated = store::update(store, record, |ledgers: &mut Unnamed| {
         let mut ledger = ledgers.ledger(name).ok_or_else(|| Err(foreign()))?;

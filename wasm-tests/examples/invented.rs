@@ -36,8 +36,14 @@ mod measure {
         let statuses = crowd::invent(rig.address, FIRST..FIRST + count).await;
         let seconds = start.elapsed().as_secs_f64();
         let after = Held::by(&rig.envoy).await;
+        let start = Instant::now();
+        rig.state().await;
+        let state_seconds = start.elapsed().as_secs_f64();
         let statuses: Vec<Value> = statuses.into_iter().map(|(status, count)| json!([status, count])).collect();
         let held = |held: Held| json!({"heap": held.heap, "resident": held.resident, "metrics": held.metrics});
-        println!("{}", json!({"seconds": seconds, "statuses": statuses, "before": held(before), "after": held(after)}));
+        println!(
+            "{}",
+            json!({"seconds": seconds, "statuses": statuses, "before": held(before), "after": held(after), "state_seconds": state_seconds})
+        );
     }
 }

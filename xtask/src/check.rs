@@ -9,11 +9,12 @@ use crate::{artefacts, command, suite, tools};
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
     ("format", format),
     ("lints", lints),
     ("the module compiles", module),
     ("native tests", quick_tests),
+    ("reference of the code", reference),
     ("spelling", suite::spelling),
 ];
 
@@ -47,6 +48,11 @@ fn quick_tests(workspace: &Workspace) -> Result<()> {
     let quick = "not package(wasm-tests) and not package(testkit) and not test(/^sim::tests::/) and not test(simulated_workers)";
     let threads = std::thread::available_parallelism().map_or(2, |cores| 2 * cores.get()).to_string();
     command::run(suite::nextest(workspace).args(["--filterset", quick, "--test-threads", &threads]))
+}
+
+fn reference(workspace: &Workspace) -> Result<()> {
+    let mut cargo = command::cargo("doc", ["--workspace", "--no-deps"]);
+    command::run(cargo.env("RUSTDOCFLAGS", "-Dwarnings").current_dir(&workspace.root))
 }
 
 /// Compiles the filter without optimising it, which takes seconds where the release takes a minute.

@@ -2,7 +2,10 @@
 //!
 //! An unnamed tenant is counted in a ledger of its own. It is counted in a record that it shares with others while its own record has no room,
 //! and while a VM of an older module lives, which knows the shared records only. When that changes, what it holds by then stays where it was
-//! charged. So a VM that charges one of the two ledgers counts what is held in the other as well.
+//! charged. So a VM that charges one of the two ledgers counts what is held in the other as well. Of a shared record that is all: it does not say
+//! whose what is.
+//!
+//! A shared record names one waiter of each VM that its tenants' caps keep back; the others start when they are polled for.
 
 use super::Vm;
 use crate::keys::{in_record, other_place};
