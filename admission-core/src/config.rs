@@ -78,7 +78,8 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane_header: Option<String>,
     /// Request header whose value names a user or program of the tenant: within a tenant, those that wait take turns by it, in 16
-    /// parts by its hash. Where it is one of llm-d's, `x-llm-d-inference-fairness-id` or `x-gateway-inference-fairness-id`, both are read.
+    /// parts by its hash. Where it is one of llm-d's, `x-llm-d-inference-fairness-id` or `x-gateway-inference-fairness-id`, the other one
+    /// is read for requests without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fairness_header: Option<String>,
     /// Lanes by the objective that a caller names in `x-llm-d-inference-objective` or `x-gateway-inference-objective`.

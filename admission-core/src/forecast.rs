@@ -4,7 +4,7 @@ use crate::ledger::{LAST_STARTS, Ledger};
 use crate::members::Members;
 use crate::outcome::Place;
 use crate::policy::{Lane, Lanes};
-use crate::queue::Share;
+use crate::queue::{Share, Shares};
 use crate::units::{Millis, Time};
 
 /// Where a request would stand that comes for a lane now.
@@ -12,7 +12,7 @@ use crate::units::{Millis, Time};
 /// Ahead of it are all that wait for lanes of a higher priority, and of those of its own priority what weighted fair queueing lets go first: of `n`
 /// requests that its tenant has waiting already, and itself, each round of the tenants lets one go, so
 /// `(n + 1) × weights of all tenants ÷ its own`, or all that wait if those are fewer. How its tenants stand is known of this
-/// VM alone; it is taken to be the same in the others. While none waits here, all that wait elsewhere are ahead.
+/// VM alone; it is taken to be the same in the others. While none waits here for a lane of its priority, all that wait elsewhere are ahead.
 ///
 /// The wait is that of [`Ledger::time_to_start`], or, where its lane ages and that is shorter, the time until it has climbed as
 /// far as it can and the wait there, behind all of that lane and those of its own before it: they climb side by side. Above the default
@@ -21,7 +21,7 @@ pub(crate) fn place(
     (ledger, members): (&Ledger, &Members),
     lanes: &Lanes,
     lane: &Lane,
-    share: Share,
+    shares: Shares,
     weight: u32,
     now: Time,
 ) -> Place {
@@ -29,8 +29,8 @@ pub(crate) fn place(
         let chosen = lanes.iter().filter(|other| chosen(other));
         chosen.fold(0_u64, |sum, other| sum.saturating_add(ledger.backlog(other.key, members).requests))
     };
-    let in_lane = in_turn(share, waiting(&|other| other.key == lane.key), weight);
-    let in_level = in_turn(share, waiting(&|other| other.level == lane.level), weight);
+    let in_lane = in_turn(shares.lane, waiting(&|other| other.key == lane.key), weight);
+    let in_level = in_turn(shares.level, waiting(&|other| other.level == lane.level), weight);
     let position = waiting(&|other| other.level < lane.level).saturating_add(in_level);
     let in_turn = ledger.time_to_start(lane.key, (in_lane, position), members, now);
     let aged = climbed(lanes, lane).and_then(|Climb { takes, to, part }| {
@@ -52,11 +52,11 @@ struct Climb<'a> {
 }
 
 fn climbed<'a>(lanes: &'a Lanes, lane: &Lane) -> Option<Climb<'a>> {
-    let aging = lane.aging?;
-    let steps = lane.position.saturating_sub(aging.to) as u64;
-    let is_far = aging.to < lanes.freely_climbed(lane.position, aging.to);
+    let aging = lane.aging.as_ref()?;
+    let (to, steps) = (*aging.path.last()?, aging.path.len() as u64);
+    let is_far = to < lanes.freely_climbed(lane.position, to);
     let part = is_far.then(|| (u64::from(aging.most_of_last_starts).max(1), u64::from(LAST_STARTS)));
-    Some(Climb { takes: Millis(aging.after.0.saturating_mul(steps)), to: lanes.at(aging.to), part })
+    Some(Climb { takes: Millis(aging.after.0.saturating_mul(steps)), to: lanes.at(to), part })
 }
 
 /// Place among those that wait for a lane, `all` of them over all VMs; 1 is the next.

@@ -29,8 +29,8 @@ use band::Band;
 pub(crate) use fit::Hold;
 use fit::{Fit, RoomsByLane};
 use flow::{Entry, Place};
-pub(crate) use shares::Share;
 use shares::TenantBytes;
+pub(crate) use shares::{Share, Shares};
 
 /// Names a waiter within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,12 +89,12 @@ impl Waiter {
 
     /// Position of the lane that it has climbed to, and when it climbs next.
     fn climbed(&self, now: Time) -> (usize, Option<Time>) {
-        let Some(aging) = self.lane.aging else { return (self.lane.position, None) };
-        let lanes = now.since(self.arrived).0.checked_div(aging.after.0).unwrap_or(0);
-        let climbed = usize::try_from(lanes).unwrap_or(usize::MAX);
-        let band = self.lane.position.saturating_sub(climbed).max(aging.to);
-        let next = self.arrived.0.saturating_add(aging.after.0.saturating_mul(lanes.saturating_add(1)));
-        (band, (band > aging.to).then_some(Time(next)))
+        let Some(aging) = &self.lane.aging else { return (self.lane.position, None) };
+        let steps = now.since(self.arrived).0.checked_div(aging.after.0).unwrap_or(0);
+        let climbed = usize::try_from(steps).map_or(aging.path.len(), |steps| steps.min(aging.path.len()));
+        let band = climbed.checked_sub(1).and_then(|last| aging.path.get(last)).copied().unwrap_or(self.lane.position);
+        let next = self.arrived.0.saturating_add(aging.after.0.saturating_mul(steps.saturating_add(1)));
+        (band, (climbed < aging.path.len()).then_some(Time(next)))
     }
 }
 
@@ -113,7 +113,7 @@ impl Climb {
     /// The climb of a waiter to a position, while so many of the last starts were of waiters that had climbed far.
     fn of(waiter: &Waiter, to: usize, bound: Option<u32>) -> Self {
         let free = waiter.lanes.freely_climbed(waiter.lane.position, to);
-        let most = waiter.lane.aging.map_or(0, |aging| aging.most_of_last_starts);
+        let most = waiter.lane.aging.as_ref().map_or(0, |aging| aging.most_of_last_starts);
         let is_bound = bound.is_some_and(|starts| starts >= most);
         Self { to, band: if is_bound { free } else { to }, is_far: to < free }
     }

@@ -40,7 +40,7 @@ pub struct Rank {
     above_reserve: bool,
     level: usize,
     tag: u64,
-    /// Urgency of the most urgent of its flow, where a header parts the tenant's requests: its own place is among those.
+    /// Urgency of the first of its tenant, which is another's where a header parts the tenant's requests: its own place is among those.
     first: u64,
     /// Tenant and tag of its sub-flow.
     within: Option<(u64, u64)>,
@@ -80,8 +80,8 @@ struct Ordering {
     /// Of one tenant's heads each says what its VM last saw of the tenant's tag. The highest is the newest but for what has
     /// been given back since, so it goes for all of them, and among them urgency alone decides.
     tags: BTreeMap<(u64, usize), u64>,
-    /// Urgency of each tenant's most urgent head.
-    most_urgent: BTreeMap<(u64, usize), u64>,
+    /// Tag of its sub-flow and urgency of each tenant's first head, where a header parts its requests.
+    firsts: BTreeMap<(u64, usize), (u64, u64)>,
     /// Highest tag that a VM has seen of each sub-flow of a tenant: the newest, as of the tenants.
     within: BTreeMap<(u64, usize, SubFlow), u64>,
     below_reserve: BTreeSet<LaneKey>,
@@ -151,13 +151,11 @@ impl<'a> Line<'a> {
 
 impl Ordering {
     fn of(scene: &Scene<'_>) -> Self {
-        let (mut tags, mut most_urgent, mut within) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut tags, mut within) = (BTreeMap::new(), BTreeMap::new());
         for (_, head) in scene.heads() {
             let flow = (head.flow, scene.lanes.level_of(head.band));
             let tag = tags.entry(flow).or_insert(head.tag);
             *tag = head.tag.max(*tag);
-            let first = most_urgent.entry(flow).or_insert(head.urgency);
-            *first = head.urgency.min(*first);
             if let Some((sub, tag)) = head.within {
                 let highest = within.entry((flow.0, flow.1, sub)).or_insert(tag);
                 *highest = tag.max(*highest);
@@ -169,19 +167,35 @@ impl Ordering {
             Some((lane.key, Near { lowest: own.min()?, span })).filter(|_| span > 0)
         };
         let across_tenants = gather(scene.lanes.iter().filter_map(|lane| near(lane)));
-        Self {
-            tags,
-            most_urgent,
-            within,
-            below_reserve: gather(scene.below_reserve().map(|lane| lane.key)),
-            across_tenants,
+        let below_reserve = gather(scene.below_reserve().map(|lane| lane.key));
+        let mut order = Self { tags, firsts: BTreeMap::new(), within, below_reserve, across_tenants };
+        scene.heads().for_each(|(_, head)| order.note_first(scene.lanes, head));
+        order
+    }
+
+    /// Adds a request that is not among the heads, given what its tenant's tags are now, in place of what VMs last saw of them.
+    fn add(&mut self, scene: &Scene<'_>, head: &Head, starts: &Starts) {
+        let flow = (head.flow, scene.lanes.level_of(head.band));
+        let own = self.within.iter_mut().filter(|((tenant, level, _), _)| (*tenant, *level) == flow);
+        own.for_each(|((.., sub), tag)| *tag = starts.within(Some(*sub)));
+        self.firsts.remove(&flow);
+        let others = scene.heads().map(|(_, other)| other).filter(|other| other.flow == head.flow);
+        others.chain([head]).for_each(|head| self.note_first(scene.lanes, head));
+    }
+
+    fn note_first(&mut self, lanes: &Lanes, head: &Head) {
+        let level = lanes.level_of(head.band);
+        if let Some(tag) = self.within(level, head) {
+            let first = self.firsts.entry((head.flow, level)).or_insert((tag, head.urgency));
+            *first = (tag, head.urgency).min(*first);
         }
     }
 
-    /// Puts the tags of a tenant's sub-flows in place of what VMs last saw of them.
-    fn set_within(&mut self, flow: (u64, usize), starts: &Starts) {
-        let own = self.within.iter_mut().filter(|((tenant, level, _), _)| (*tenant, *level) == flow);
-        own.for_each(|((.., sub), tag)| *tag = starts.within(Some(*sub)));
+    /// Tag of a head's sub-flow.
+    fn within(&self, level: usize, head: &Head) -> Option<u64> {
+        let (sub, tag) = head.within?;
+        let highest = self.within.get(&(head.flow, level, sub)).copied();
+        Some(highest.map_or(tag, |highest| tag.max(highest)))
     }
 
     fn place(&self, lanes: &Lanes, holder: Holder, head: &Head) -> Rank {
@@ -191,17 +205,14 @@ impl Ordering {
         let tag = self.tags.get(&(head.flow, level)).map_or(head.tag, |tag| head.tag.max(*tag));
         // Why not of one that has climbed there: its urgency may be another lane's, and no size.
         let near = self.across_tenants.get(&head.band).filter(|_| head.lane == head.band);
-        let within = head.within.map(|(sub, tag)| {
-            let highest = self.within.get(&(head.flow, level, sub)).copied();
-            (head.flow, highest.map_or(tag, |highest| tag.max(highest)))
-        });
-        // Why none for others: between two tenants of equal tags the urgency decides.
-        let most_urgent = within.and_then(|_| self.most_urgent.get(&(head.flow, level)));
+        let within = self.within(level, head).map(|tag| (head.flow, tag));
+        // Why none for others: each is the first of its tenant in its VM, and urgency decides among these.
+        let first = within.and_then(|_| self.firsts.get(&(head.flow, level)));
         Rank {
             above_reserve: !has_reserve,
             level,
             tag: near.map_or(tag, |near| near.of(tag)),
-            first: most_urgent.map_or(head.urgency, |first| head.urgency.min(*first)),
+            first: first.map_or(head.urgency, |(_, urgency)| *urgency),
             within,
             urgency: head.urgency,
             slot: holder.slot,
@@ -242,7 +253,7 @@ pub(super) fn first_in_line(
     };
     let mine = turn.waits_in.unwrap_or(Holder { slot: LAST, epoch: 0 });
     let mut order = Ordering::of(scene);
-    order.set_within((turn.flow, turn.band.level), &starts);
+    order.add(scene, &head, &starts);
     let rank = order.place(scene.lanes, mine, &head);
     let others = scene.heads().filter(|(holder, _)| Some(*holder) != turn.waits_in);
     let before = others.filter(|(holder, head)| order.place(scene.lanes, *holder, head) < rank);
@@ -254,7 +265,7 @@ pub(super) fn first_in_line(
 /// starts, or no request could start that came for a lane above the default one.
 pub(super) fn within_aging_share(scene: &Scene<'_>, turn: &Turn<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
     let free = scene.lanes.freely_climbed(rules.lane.position, turn.band.position);
-    let most = rules.lane.aging.map_or(LAST_STARTS, |aging| aging.most_of_last_starts);
+    let most = rules.lane.aging.as_ref().map_or(LAST_STARTS, |aging| aging.most_of_last_starts);
     if turn.band.position < free && climbers_bound(scene).is_some_and(|starts| starts >= most) {
         return Err(behind(Reason::OthersFirst, (scene.ledger, scene.members)));
     }

@@ -96,7 +96,7 @@ impl Checker<'_> {
     }
 }
 
-/// llm-d's headers that name a caller, the newer one first.
+/// llm-d's headers that name a caller, the newer one and the older.
 const LLM_D_FAIRNESS_HEADERS: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
 
 fn trusted_peers(config: &Config, check: &mut Checker<'_>) -> Vec<String> {
@@ -118,10 +118,12 @@ fn fairness_headers(config: &Config) -> Vec<String> {
     let Some(header) = config.fairness_header.as_ref().map(|header| header.to_ascii_lowercase()) else {
         return Vec::new();
     };
-    if LLM_D_FAIRNESS_HEADERS.contains(&&*header) {
-        return LLM_D_FAIRNESS_HEADERS.map(str::to_owned).to_vec();
-    }
-    vec![header]
+    // Why the named one first: the platform sets that one, and the other may be a caller's.
+    let is_llm_ds = LLM_D_FAIRNESS_HEADERS.contains(&&*header);
+    let others =
+        LLM_D_FAIRNESS_HEADERS.iter().filter(|name| is_llm_ds && **name != header).map(|name| (*name).to_owned());
+    let others: Vec<String> = others.collect();
+    [vec![header], others].concat()
 }
 
 pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {

@@ -77,12 +77,12 @@ impl Reserve {
 }
 
 /// How waiters climb to higher lanes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aging {
-    /// One lane for each time that they have waited so long; more than 0.
+    /// One step for each time that they have waited so long; more than 0.
     pub after: Millis,
-    /// Position of the highest lane they climb to.
-    pub to: usize,
+    /// Positions of the lanes that they climb to, one of each higher priority, lowest first.
+    pub path: Vec<usize>,
     /// Starts of waiters above the default lane, of the last [`LAST_STARTS`](crate::ledger::LAST_STARTS) of a pool.
     pub most_of_last_starts: u32,
 }
@@ -153,10 +153,12 @@ impl Lanes {
     }
 
     /// Position of the lane that a waiter which came for a lane may count as whatever else starts, of those up to `band`: the default lane
-    /// for one that has climbed above it.
+    /// for one that has climbed above it, its own where that is not lower.
     #[must_use]
     pub fn freely_climbed(&self, lane: usize, band: usize) -> usize {
-        band.max(self.default_lane().level.min(lane))
+        let (own, default) = (self.at(lane), self.default_lane());
+        let free = if own.level > default.level { default } else { own };
+        if self.at(band).level < free.level { free.position } else { band }
     }
 
     /// Level of the lane of a key, see [`Lane::level`].

@@ -238,7 +238,7 @@ fn a_whole_policy_is_taken_as_written() {
     assert_eq!(policy.route(place, Route::default()).lane, policy.lane_named("batch"));
     assert_eq!(policy.reject.status(Reason::AllBusy), 503);
     let batch = policy.line_up().at(2);
-    assert_eq!(batch.aging, Some(Aging { after: Millis(120_000), to: 1, most_of_last_starts: 5 }));
+    assert_eq!(batch.aging, Some(Aging { after: Millis(120_000), path: vec![1], most_of_last_starts: 5 }));
     assert_eq!(batch.queue.as_ref().map(|queue| (queue.max_requests.limit, queue.max_wait.0)), Some((512, 240_000)));
 }
 

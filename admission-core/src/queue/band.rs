@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::flow::{Entry, Flow, Place};
 use super::{FlowId, Ticket};
-use crate::ledger::{Starts, TallyKey};
+use crate::ledger::{Starts, SubFlow, TallyKey};
 
 /// Why a flow stands aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) enum Aside {
     Class,
 }
 
-/// Waiters of one flow among these.
+/// Waiters of one flow among these, of each of its sub-flows as many.
 // Why so few: a flow of waiters that do not fit is to hide no other flow.
 const MOST_OF_A_FLOW: usize = 64;
 
@@ -79,7 +79,7 @@ impl Band {
             }
             let Some(flow) = self.flows.get(id) else { continue };
             let mut looked_at =
-                flow.waiters().take(left.min(MOST_OF_A_FLOW)).inspect(|_| left = left.saturating_sub(1));
+                flow.first_of_each(MOST_OF_A_FLOW).take(left).inspect(|_| left = left.saturating_sub(1));
             let first = looked_at.find(|place| goes(place.ticket)).map(|place| (place, id));
             lowest = lowest.or(first.map(|_| *tag));
             best = best
@@ -95,7 +95,7 @@ impl Band {
     // Why asked: its flows by class start at one tag, and its sub-flows take turns over all of these.
     fn first_within(&self, best: Place, (tenant, _): &FlowId, goes: impl Fn(Ticket) -> bool) -> Place {
         let in_line = self.flows_from(tenant).filter(|flow| flow.aside.is_none() && flow.is_parted());
-        let firsts = in_line.filter_map(|flow| flow.waiters().take(MOST_OF_A_FLOW).find(|place| goes(place.ticket)));
+        let firsts = in_line.filter_map(|flow| flow.first_of_each(MOST_OF_A_FLOW).find(|place| goes(place.ticket)));
         let first = firsts.chain([best]).min_by_key(|place| (place.within, place.urgency, place.ticket));
         first.unwrap_or(best)
     }
@@ -103,13 +103,13 @@ impl Band {
     /// Waiters in line, in order, as far as [`MOST_LOOKED_AT`].
     pub(super) fn in_line(&self) -> impl Iterator<Item = Place> {
         let flows = self.ready.iter().filter_map(|(.., id)| self.flows.get(id));
-        flows.flat_map(|flow| flow.waiters().take(MOST_OF_A_FLOW)).take(MOST_LOOKED_AT)
+        flows.flat_map(|flow| flow.first_of_each(MOST_OF_A_FLOW)).take(MOST_LOOKED_AT)
     }
 
     /// Waiters of a flow, in order, as far as [`MOST_LOOKED_AT`]; none when it stands aside.
     pub(super) fn in_line_of(&self, id: &FlowId) -> impl Iterator<Item = Place> {
         let flow = self.flows.get(id).filter(|flow| flow.aside.is_none());
-        flow.into_iter().flat_map(Flow::waiters).take(MOST_LOOKED_AT)
+        flow.into_iter().flat_map(|flow| flow.first_of_each(MOST_LOOKED_AT))
     }
 
     pub(super) fn step_back(&mut self, tenant: &str) -> bool {
@@ -170,6 +170,11 @@ impl Band {
         self.flows.get(id).map(|flow| *flow.starts())
     }
 
+    /// Tag of a sub-flow of a flow; `None` where tags say nothing of its waiters, see [`Flow::within`].
+    pub(super) fn within(&self, id: &FlowId, sub: Option<SubFlow>) -> Option<u64> {
+        self.flows.get(id)?.within(sub)
+    }
+
     pub(super) fn aside_of(&self, id: &FlowId) -> Option<Aside> {
         self.flows.get(id)?.aside
     }
@@ -200,6 +205,11 @@ impl Band {
     /// Of all flows.
     pub(super) fn weights(&self) -> u64 {
         self.weights
+    }
+
+    /// Every flow, and its weight.
+    pub(super) fn flow_weights(&self) -> impl Iterator<Item = (&FlowId, u32)> {
+        self.flows.iter().map(|(id, flow)| (id, flow.weight))
     }
 
     fn of_tenant_aside<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = &'a FlowId> {

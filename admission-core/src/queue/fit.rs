@@ -162,8 +162,11 @@ impl Queue {
         (sub, urgency): (Option<SubFlow>, u64),
     ) -> Option<Blocks> {
         let band = self.bands.get(&(lane.position, lane.key))?;
-        let within = band.starts_of(flow)?.within(sub);
-        let before = band.in_line_of(flow).take_while(|other| (other.within, other.urgency) <= (within, urgency));
+        let within = band.within(flow, sub);
+        let before = band.in_line_of(flow).filter(|other| match within {
+            Some(tag) => (other.within, other.urgency) <= (tag, urgency),
+            None => other.urgency <= urgency,
+        });
         // Why one is enough: what is not counted keeps no request from starting.
         let is_counted = self.rooms.iter().any(|rooms| rooms.steered.or(rooms.unsteered).is_some());
         let looked_at = before.take(if is_counted { usize::MAX } else { 1 });

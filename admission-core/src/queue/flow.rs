@@ -66,13 +66,26 @@ impl Flow {
 
     /// Waiters in order: those of the sub-flow with the lowest tag, then those of the next.
     pub(super) fn waiters(&self) -> impl DoubleEndedIterator<Item = Place> {
-        let place = |sub: Option<SubFlow>, (urgency, ticket)| Place {
-            tag: self.starts.tag,
-            within: self.starts.within(sub),
-            urgency,
-            ticket,
-        };
-        self.subs.iter().flat_map(move |sub| sub.waiters.iter().map(move |waiter| place(sub.id, *waiter)))
+        self.subs.iter().flat_map(|sub| self.places(sub))
+    }
+
+    /// The first `most` waiters, of each sub-flow as many.
+    // Why: waiters of one sub-flow that cannot start are to hide no other's.
+    pub(super) fn first_of_each(&self, most: usize) -> impl Iterator<Item = Place> {
+        let of_each = most.div_ceil(self.subs.len().max(1));
+        self.subs.iter().flat_map(move |sub| self.places(sub).take(of_each))
+    }
+
+    fn places(&self, sub: &Sub) -> impl DoubleEndedIterator<Item = Place> {
+        let (tag, within) = (self.starts.tag, self.within(sub.id).unwrap_or(0));
+        sub.waiters.iter().map(move |(urgency, ticket)| Place { tag, within, urgency: *urgency, ticket: *ticket })
+    }
+
+    /// Tag of a sub-flow among those of the waiters; `None` where tags say nothing, since some of these requests came under a policy that
+    /// parts them and others under one that does not. Urgency alone decides then.
+    pub(super) fn within(&self, sub: Option<SubFlow>) -> Option<u64> {
+        let all_are_parted = sub.is_some() && self.subs.iter().all(|other| other.id.is_some());
+        all_are_parted.then(|| self.starts.within(sub))
     }
 
     pub(super) fn first(&self) -> Option<Place> {
@@ -107,7 +120,9 @@ impl Flow {
         let Self { subs, starts, .. } = self;
         // Why not unless there are several: it is done with every change, and few tenants are parted.
         if subs.len() > 1 {
-            subs.sort_unstable_by_key(|sub| (starts.within(sub.id), sub.waiters.first().copied()));
+            let all_are_parted = subs.iter().all(|sub| sub.id.is_some());
+            let tag = |sub: &Sub| if all_are_parted { starts.within(sub.id) } else { 0 };
+            subs.sort_unstable_by_key(|sub| (tag(sub), sub.waiters.first().copied()));
         }
     }
 

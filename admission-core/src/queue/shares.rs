@@ -6,15 +6,23 @@ use std::rc::Rc;
 use super::band::Band;
 use super::{Aside, FlowId, Queue, Ticket, Waiter};
 use crate::decide::flow_of;
+use crate::gather::gather;
 use crate::ledger::{LaneKey, Large, Starts};
-use crate::policy::Lane;
+use crate::policy::{Lane, Lanes};
 use crate::units::Time;
 
 /// A tenant's waiting bytes are published from this part of its pool's bound on; so a VM publishes few tenants, and a quarter is kept to
 /// within a 256th of it for each other VM.
 const LARGE: u64 = 1_024;
 
-/// Share of a flow in what waits for a lane.
+/// Shares of a flow in what waits for a lane, and for all lanes of that one's priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shares {
+    pub(crate) lane: Share,
+    pub(crate) level: Share,
+}
+
+/// Share of a flow in what waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     /// Waiting requests of the flow.
@@ -64,6 +72,12 @@ impl TenantBytes {
     }
 }
 
+/// Weights of the flows of some bands, of each once.
+fn weights_of_all(bands: &[&Band]) -> u64 {
+    let weights: BTreeMap<&FlowId, u32> = gather(bands.iter().flat_map(|band| band.flow_weights()));
+    weights.values().fold(0, |sum, weight| sum.saturating_add(u64::from(*weight)))
+}
+
 impl Queue {
     /// Bytes that wait of a tenant.
     pub(crate) fn bytes_of(&self, tenant: &str) -> u64 {
@@ -88,13 +102,25 @@ impl Queue {
         lanes.filter_map(last).max_by_key(|(_, at, ticket)| (*at, *ticket)).map(|(.., ticket)| *ticket)
     }
 
-    /// Share of a flow in what waits for a lane.
-    pub(crate) fn share(&self, lane: &Lane, flow: &FlowId) -> Share {
-        let band = self.bands.get(&(lane.position, lane.key));
+    /// Shares of a flow in what waits for a lane and for its priority.
+    pub(crate) fn shares(&self, lanes: &Lanes, lane: &Lane, flow: &FlowId) -> Shares {
+        let of_level: Vec<&Lane> =
+            lanes.iter().map(|other| &**other).filter(|other| other.level == lane.level).collect();
+        Shares { lane: self.share(&[lane], flow), level: self.share(&of_level, flow) }
+    }
+
+    fn share(&self, lanes: &[&Lane], flow: &FlowId) -> Share {
+        let bands: Vec<&Band> = lanes.iter().filter_map(|lane| self.bands.get(&(lane.position, lane.key))).collect();
+        // Why not their sum: a tenant that waits for several of these lanes takes one turn.
+        let weights = match bands[..] {
+            [band] => band.weights(),
+            _ => weights_of_all(&bands),
+        };
+        let waiting = lanes.iter().filter_map(|lane| self.backlog.get(&lane.key));
         Share {
-            own: band.map_or(0, |band| band.waiting_in(flow)),
-            all: self.backlog.get(&lane.key).map_or(0, |backlog| backlog.requests),
-            weights: band.map_or(0, Band::weights),
+            own: bands.iter().map(|band| band.waiting_in(flow)).fold(0, u64::saturating_add),
+            all: waiting.map(|backlog| backlog.requests).fold(0, u64::saturating_add),
+            weights,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::ledger::{Amount, Evictable, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Lack, Place, Reason, Refusal, Retry};
 use crate::policy::{Lane, Lanes};
-use crate::queue::{Share, Waiter};
+use crate::queue::{Shares, Waiter};
 use crate::store::{self, Store};
 use crate::units::{Blocks, Millis, Time};
 use crate::view::ViewSummary;
@@ -50,8 +50,8 @@ impl Vm {
         let (seen, _) = store::read::<Ledger>(store, &pool_key).ok()?;
         let lane = lanes.at(lanes.position_of(lane));
         let flow = (tenant_key, classes.into());
-        let share = self.queues.get(&pool_key).map_or_else(Share::default, |queue| queue.share(lane, &flow));
-        let Place { position, wait } = forecast::place((&seen, &self.members), &lanes, lane, share, weight, now);
+        let shares = self.queues.get(&pool_key).map_or_else(Shares::default, |queue| queue.shares(&lanes, lane, &flow));
+        let Place { position, wait } = forecast::place((&seen, &self.members), &lanes, lane, shares, weight, now);
         let wait = wait.or_else(|| seen.time_to_free(position, &self.members)).unwrap_or_default();
         Some(self.promise(&seen, (pool_key, lane), wait, now))
     }

@@ -15,7 +15,7 @@ use crate::ledger::{Backlog, FlowKey, Ledger, Starts};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::policy::{Lane, QueueLimits};
-use crate::queue::{Aside, Queue, Share, Ticket, Waiter};
+use crate::queue::{Aside, Queue, Shares, Ticket, Waiter};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
 use crate::unnamed::{ledger_at, update_at};
@@ -242,9 +242,9 @@ impl Vm {
         let classes = waiter.classes.iter().map(|class| class.key).collect();
         let flow = (Rc::clone(&waiter.tenant_key), classes);
         let queue = self.queues.get(&*waiter.pool.key);
-        let share = queue.map_or_else(Share::default, |queue| queue.share(&waiter.lane, &flow));
         let (lanes, lane, weight) = (&waiter.lanes, &waiter.lane, waiter.limits.weight);
-        forecast::place((seen, &self.members), lanes, lane, share, weight, now)
+        let shares = queue.map_or_else(Shares::default, |queue| queue.shares(lanes, lane, &flow));
+        forecast::place((seen, &self.members), lanes, lane, shares, weight, now)
     }
 
     /// When a caller is told to come back that would have waited for `wait`: once those before it have started, and later

@@ -5,14 +5,24 @@ use wasm_tests::line::{order, queues, send_more, waiting};
 use wasm_tests::rig::{Rig, Setup, Wait};
 
 /// Six requests of one user wait, then two of another, over both worker threads; the numbers of all in the order in which they start.
-async fn served(mut setup: Setup, header: &str) -> Vec<String> {
+async fn served(setup: Setup, header: &str) -> Vec<String> {
+    served_beside(setup, header, None).await
+}
+
+/// The same, where each request of the first user has a value of its own in another header.
+async fn served_beside(mut setup: Setup, header: &str, other: Option<&str>) -> Vec<String> {
     // Why: see `take_turns` in queues.rs.
     setup.worker.base_ms = 100.0;
     let rig = Rig::start(setup).await;
     let running = rig.endless("acme", &[(header, "hog")]).await;
     let mut callers = Vec::new();
     for (number, user) in ["hog"; 6].into_iter().chain(["modest"; 2]).enumerate() {
-        callers.push(send_more(&rig, "acme", "standard", number, &[(header, user)], "Say something, please.").await);
+        let made_up = number.to_string();
+        let headers: Vec<(&str, &str)> = [(header, user)]
+            .into_iter()
+            .chain(other.filter(|_| user == "hog").map(|other| (other, &*made_up)))
+            .collect();
+        callers.push(send_more(&rig, "acme", "standard", number, &headers, "Say something, please.").await);
         waiting(&rig, number as u64 + 1).await;
     }
     drop(running);
@@ -50,5 +60,7 @@ async fn both_headers_of_llm_d_are_known() {
     for (named, sent) in [(newer, older), (older, newer)] {
         let order = served(setup(named), sent).await;
         assert!(order[..2].contains(&"6".to_owned()), "{named} {sent}: {order:?}");
+        let order = served_beside(setup(named), named, Some(sent)).await;
+        assert!(order[..2].contains(&"6".to_owned()), "{named} is the gateway's, {sent} the caller's: {order:?}");
     }
 }

@@ -16,14 +16,14 @@ const FULL: f64 = 1.0;
 pub(super) fn lanes(config: &Config, check: &mut Checker<'_>) -> Lanes {
     let mut lanes: Vec<Arc<Lane>> = Vec::new();
     for (index, written) in config.lanes.iter().enumerate() {
-        let lane = lane(index, written, &config.lanes);
+        let lane = lane(index, written, config);
         check_lane(&format!("lanes[{index}]"), &lane, &lanes, check);
         let ceiling = lowest_ceiling(&lane, &lanes);
         lanes.push(Arc::new(Lane { ceiling, ..lane }));
     }
     queues::check(config, check);
     let mut lanes = lanes.into_iter();
-    let only = || Arc::new(lane(0, &LaneConfig { name: "default".to_owned(), ..LaneConfig::default() }, &[]));
+    let only = || Arc::new(lane(0, &LaneConfig { name: "default".to_owned(), ..LaneConfig::default() }, config));
     let highest = lanes.next().unwrap_or_else(only);
     let others: Vec<Arc<Lane>> = lanes.collect();
     let lanes = Lanes { highest, default: others.len(), others };
@@ -32,21 +32,21 @@ pub(super) fn lanes(config: &Config, check: &mut Checker<'_>) -> Lanes {
 }
 
 /// Lanes of a negative priority are for work that may be shed, so they give way once the pool is full.
-fn lane(position: usize, config: &LaneConfig, all: &[LaneConfig]) -> Lane {
+fn lane(position: usize, config: &LaneConfig, all: &Config) -> Lane {
     let sheddable = (config.priority < 0).then_some(FULL);
     let ceiling = config.ceiling.or(sheddable);
     let name = &config.name;
-    let first = all.iter().position(|other| other.priority == config.priority);
+    let first = all.lanes.iter().position(|other| other.priority == config.priority);
     Lane {
         name: name.clone(),
         key: LaneKey::of(name),
         position,
         priority: config.priority,
         level: first.unwrap_or(position),
-        level_key: LaneKey::of(first.and_then(|first| all.get(first)).map_or(name, |first| &first.name)),
+        level_key: LaneKey::of(first.and_then(|first| all.lanes.get(first)).map_or(name, |first| &first.name)),
         ceiling: ceiling.map(|saturation| Ceiling { saturation, knob: format!("lanes[{name}].ceiling").into() }),
         reserve: config.reserve.as_ref().map(|reserve| queues::reserve(name, reserve)),
-        aging: config.aging.as_ref().map(|aging| queues::aging(aging, all)),
+        aging: config.aging.as_ref().map(|aging| queues::aging(aging, config.priority, all)),
         dispatch_budget: config.dispatch_budget.as_ref().map(|budget| queues::dispatch_budget(name, budget)),
         queue: config.queue.as_ref().map(|queue| queues::queue(name, queue)),
         preemptible: config.preemptible,

@@ -39,10 +39,28 @@ pub(super) fn queue_of_pool(pool: &str, config: &PoolQueueConfig) -> PoolQueue {
     }
 }
 
-pub(super) fn aging(config: &AgingConfig, lanes: &[LaneConfig]) -> Aging {
-    let to = config.to.as_ref().and_then(|to| lanes.iter().position(|lane| lane.name == *to));
-    let most = (config.share * f64::from(LAST_STARTS)).round() as u32;
-    Aging { after: config.after, to: to.unwrap_or(0), most_of_last_starts: most.clamp(1, LAST_STARTS) }
+pub(super) fn aging(aging: &AgingConfig, priority: i32, config: &Config) -> Aging {
+    let most = (aging.share * f64::from(LAST_STARTS)).round() as u32;
+    let path = path(aging, priority, config);
+    Aging { after: aging.after, path, most_of_last_starts: most.clamp(1, LAST_STARTS) }
+}
+
+/// Positions of the lanes that waiters of a priority climb to: of each higher one up to that of `to` the lane that it names, else the default
+/// lane, else the last one listed.
+fn path(aging: &AgingConfig, priority: i32, config: &Config) -> Vec<usize> {
+    let named = |name: &Option<String>| config.lanes.iter().position(|lane| Some(&lane.name) == name.as_ref());
+    let (to, default) = (named(&aging.to), named(&config.default_lane));
+    let priority_of = |place: usize| config.lanes.get(place).map(|lane| lane.priority);
+    let highest = to.and_then(priority_of).unwrap_or(i32::MAX);
+    let mut higher: Vec<i32> = config.lanes.iter().map(|lane| lane.priority).collect();
+    higher.retain(|other| *other > priority && *other <= highest);
+    higher.sort_unstable();
+    higher.dedup();
+    let of_priority = |priority: &i32| {
+        let chosen = [to, default].into_iter().flatten().find(|place| priority_of(*place) == Some(*priority));
+        chosen.or_else(|| config.lanes.iter().rposition(|lane| lane.priority == *priority))
+    };
+    higher.iter().filter_map(of_priority).collect()
 }
 
 pub(super) fn dispatch_budget(lane: &str, config: &DispatchBudgetConfig) -> DispatchBudget {
@@ -72,11 +90,12 @@ pub(super) fn check(config: &Config, check: &mut Checker<'_>) {
     for (index, lane) in config.lanes.iter().enumerate() {
         let path = format!("lanes[{index}]");
         let (above, _) = config.lanes.split_at_checked(index).unwrap_or_default();
+        check_order(&path, lane, above, check);
         if let Some(queue) = &lane.queue {
             check_queue(&format!("{path}.queue"), queue, check);
         }
         if let Some(aging) = &lane.aging {
-            check_aging(&format!("{path}.aging"), aging, above, config, check);
+            check_aging(&format!("{path}.aging"), aging, (lane, above), config, check);
         }
         if let Some(budget) = &lane.dispatch_budget {
             check_budget(&format!("{path}.dispatch_budget"), budget, &uncapped, check);
@@ -107,7 +126,27 @@ fn check_wait(path: String, wait: Millis, check: &mut Checker<'_>) {
     }
 }
 
-fn check_aging(path: &str, aging: &AgingConfig, above: &[LaneConfig], config: &Config, check: &mut Checker<'_>) {
+/// Lanes of one priority are one line, in which urgencies are compared: tokens of one with times of another would say nothing.
+fn check_order(path: &str, lane: &LaneConfig, above: &[LaneConfig], check: &mut Checker<'_>) {
+    let Some(queue) = &lane.queue else { return };
+    let of_its_priority = above.iter().filter(|other| other.priority == lane.priority);
+    let mut queues = of_its_priority.filter_map(|other| Some((other, other.queue.as_ref()?)));
+    if let Some((other, _)) = queues.find(|(_, other)| other.order != queue.order) {
+        let message = format!(
+            "is not that of {:?}, which has the same priority: they are one line, in one order; give them two priorities",
+            other.name
+        );
+        check.problem(format!("{path}.queue.order"), message);
+    }
+}
+
+fn check_aging(
+    path: &str,
+    aging: &AgingConfig,
+    (lane, above): (&LaneConfig, &[LaneConfig]),
+    config: &Config,
+    check: &mut Checker<'_>,
+) {
     if aging.after == Millis(0) {
         check.problem(format!("{path}.after"), "must be more than 0");
     }
@@ -117,9 +156,14 @@ fn check_aging(path: &str, aging: &AgingConfig, above: &[LaneConfig], config: &C
     let Some(to) = &aging.to else { return };
     if config.lanes.iter().all(|lane| lane.name != *to) {
         check.unknown(format!("{path}.to"), "lanes", to);
-    } else if above.iter().all(|lane| lane.name != *to) && !above.is_empty() && check.shape == 0 {
-        check.problem(format!("{path}.to"), format!("{to:?} is not above this lane"));
+    } else if higher(lane, above).all(|lane| lane.name != *to) && !above.is_empty() && check.shape == 0 {
+        check.problem(format!("{path}.to"), format!("{to:?} has no higher priority than this lane"));
     }
+}
+
+fn higher<'a>(lane: &LaneConfig, above: &'a [LaneConfig]) -> impl Iterator<Item = &'a LaneConfig> {
+    let priority = lane.priority;
+    above.iter().filter(move |other| other.priority > priority)
 }
 
 fn check_budget(path: &str, budget: &DispatchBudgetConfig, uncapped: &[&str], check: &mut Checker<'_>) {

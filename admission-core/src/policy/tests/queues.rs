@@ -21,9 +21,9 @@ fn assert_problems(json: &str, paths: &[&str]) {
 #[test]
 fn everything_said_of_a_queue_is_kept() {
     let policy = policy(&with_lanes(&json!([
-        {"name": "a", "reserve": {"share": 0.25, "requests": 7},
+        {"name": "a", "priority": 9, "reserve": {"share": 0.25, "requests": 7},
          "queue": {"max_requests": 9, "max_tokens": 8, "max_bytes": "7KiB", "max_wait": "1h", "order": "edf"}},
-        {"name": "b"},
+        {"name": "b", "priority": 8},
         {"name": "c", "queue": {"order": "shortest_first", "across_tenants_after": 4}, "aging": {"after": "30s", "to": "b"}, "preemptible": true,
          "dispatch_budget": {"baseline": 0.1234567, "unit": "bytes", "max": "1MiB"}},
     ])));
@@ -43,7 +43,7 @@ fn everything_said_of_a_queue_is_kept() {
     let knob = "lanes[c].dispatch_budget".into();
     let budget = DispatchBudget { baseline_ppm: 123_457, unit: BudgetUnit::Bytes, max: Some(1 << 20), knob };
     assert_eq!((c.dispatch_budget.as_ref(), c.preemptible), (Some(&budget), true));
-    assert_eq!(c.aging, Some(Aging { after: Millis(30_000), to: 1, most_of_last_starts: 5 }));
+    assert_eq!(c.aging, Some(Aging { after: Millis(30_000), path: vec![1], most_of_last_starts: 5 }));
     let queue = c.queue.as_ref().unwrap();
     assert_eq!((queue.order, queue.across_tenants_after), (Order::ShortestFirst, Some(4)));
 }
@@ -51,7 +51,7 @@ fn everything_said_of_a_queue_is_kept() {
 #[test]
 fn what_is_not_said_of_a_queue_has_a_default() {
     let policy = policy(&with_lanes(&json!([
-        {"name": "a"}, {"name": "b"},
+        {"name": "a", "priority": 9}, {"name": "b", "priority": 5},
         {"name": "c", "queue": {}, "aging": {"after": "1s"}, "dispatch_budget": {}},
     ])));
     let c = policy.line_up().at(2);
@@ -60,7 +60,7 @@ fn what_is_not_said_of_a_queue_has_a_default() {
     assert_eq!((&queue.max_tokens, &queue.max_bytes), (&None, &None));
     let budget = c.dispatch_budget.as_ref().unwrap();
     assert_eq!((budget.baseline_ppm, budget.unit, budget.max), (50_000, BudgetUnit::Requests, None));
-    assert_eq!(c.aging.unwrap().to, 0);
+    assert_eq!(c.aging.as_ref().unwrap().path, [1, 0]);
     let a = policy.line_up().at(0);
     assert_eq!((&a.queue, &a.aging, &a.dispatch_budget, &a.reserve), (&None, &None, &None, &None));
     assert!(!a.preemptible);
@@ -143,7 +143,7 @@ fn every_problem_of_meaning_of_a_queue_is_reported_with_its_path() {
          "dispatch_budget": {"baseline": -0.1, "unit": "tokens"}},
         {"name": "d", "reserve": {"share": 1.5, "requests": 0}, "queue": {}, "aging": {"after": "1s", "to": "d"},
          "dispatch_budget": {"unit": "bytes"}},
-        {"name": "e", "reserve": {"lend": false}},
+        {"name": "e", "reserve": {"lend": false}, "queue": {"order": "edf"}},
     ]);
     let pools = json!([{"name": "p", "max_in_flight": 8, "hold_when_empty": "0s"},
         {"name": "q", "models": ["q"], "max_in_flight_per_worker": 8, "hold_when_empty": "61m"}]);
@@ -161,7 +161,7 @@ fn every_problem_of_meaning_of_a_queue_is_reported_with_its_path() {
             "lanes[1].queue.max_bytes: ",
             "lanes[1].queue.max_wait: 0s is not a wait",
             "lanes[1].aging.after: ",
-            "lanes[1].aging.to: \"c\" is not above this lane",
+            "lanes[1].aging.to: \"c\" has no higher priority than this lane",
             "lanes[1].dispatch_budget.baseline: ",
             "lanes[1].dispatch_budget.max: must be at least 1",
             "lanes[2].reserve: 0 is not a share",
@@ -172,7 +172,8 @@ fn every_problem_of_meaning_of_a_queue_is_reported_with_its_path() {
             "lanes[3].reserve: 1.5 is not a share",
             "lanes[3].reserve.requests: must be at least 1",
             "lanes[4].reserve: must have `share` or `requests`",
-            "lanes[3].aging.to: \"d\" is not above this lane",
+            "lanes[4].queue.order: is not that of \"b\", which has the same priority",
+            "lanes[3].aging.to: \"d\" has no higher priority than this lane",
             "lanes[3].dispatch_budget.max: is needed where `unit` is not requests",
             "pools[0].hold_when_empty: 0s is not a wait",
             "pools[1].hold_when_empty: 3660s is not a wait",

@@ -35,7 +35,7 @@ pub(super) struct LaneRules {
     /// The lowest of its own and of those of higher lanes.
     pub(super) ceiling: Option<f64>,
     /// It climbs a lane each time that it has waited so many milliseconds, up to that one.
-    pub(super) aging: Option<(u64, usize)>,
+    pub(super) aging: Option<(u64, Option<usize>)>,
     /// Starts of those that have climbed above the default lane, of the last hundred, while others could start there.
     pub(super) most_climbed: u32,
     /// Share of the pool that its dispatch budget leaves alone, in millionths.
@@ -94,7 +94,7 @@ impl Rules {
                 .filter(|other| *other == lane || priority(other) > priority(lane))
                 .filter_map(|other| other["ceiling"].as_f64().or((priority(other) < 0).then_some(1.0)))
                 .reduce(f64::min),
-            aging: millis(&lane["aging"]["after"]).map(|after| (after, position(&lane["aging"]["to"]).unwrap_or(0))),
+            aging: millis(&lane["aging"]["after"]).map(|after| (after, position(&lane["aging"]["to"]))),
             most_climbed: (lane["aging"]["share"].as_f64().unwrap_or(0.05) * 100.0).round() as u32,
             dispatch_baseline: lane["dispatch_budget"]["baseline"].as_f64().map(|share| (share * 1e6).round() as u64),
             max_wait_ms: millis(&lane["queue"]["max_wait"]),
@@ -148,15 +148,23 @@ impl Rules {
 
     /// Position of the lane that a request of a lane counts as which has waited so many milliseconds.
     pub(super) fn counts_as(&self, lane: usize, waited: u64) -> usize {
-        match self.lane(lane).aging {
-            Some((after, to)) => lane.saturating_sub((waited / after) as usize).max(to),
-            None => lane,
-        }
+        let Some((after, to)) = self.lane(lane).aging else { return lane };
+        let is_allowed = |priority| to.is_none_or(|to| priority <= self.lane(to).priority);
+        let above = |place: &usize| {
+            let own = self.lane(*place).priority;
+            let next = self.lanes.iter().map(|lane| lane.priority).filter(|priority| *priority > own).min()?;
+            let of_it = (0..self.lanes.len()).filter(|other| is_allowed(next) && self.lane(*other).priority == next);
+            of_it.max_by_key(|other| (Some(*other) == to, *other == self.default_lane, *other))
+        };
+        std::iter::successors(Some(lane), above).take((waited / after) as usize + 1).last().unwrap_or(lane)
     }
 
     /// Position of the lane that such a request may count as at least, whatever else starts; above it, it has climbed beyond the default lane.
     pub(super) fn counts_freely_as(&self, lane: usize, waited: u64) -> usize {
-        self.counts_as(lane, waited).max(self.level(self.default_lane).min(lane))
+        let (own, default) = (self.lane(lane).priority, self.lane(self.default_lane).priority);
+        let free = if own < default { self.default_lane } else { lane };
+        let counts_as = self.counts_as(lane, waited);
+        if self.lane(counts_as).priority > self.lane(free).priority { free } else { counts_as }
     }
 
     /// Position of the first lane of the priority of one: they are one line.

@@ -39,7 +39,9 @@ pub fn chaos(seed: u64) -> Scenario {
 fn policy(lanes: usize, rng: &mut fastrand::Rng) -> Value {
     let default_lane = LANES[rng.usize(..lanes)];
     let apart = if rng.u8(..4) == 0 { 0 } else { 100 };
-    let lanes: Vec<Value> = (0..lanes).map(|place| lane(place, lanes, apart, rng)).collect();
+    // Lanes of one priority have one order.
+    let order = (apart == 0).then(|| order(rng));
+    let lanes: Vec<Value> = (0..lanes).map(|place| lane(place, (lanes, apart), order, rng)).collect();
     let mut tenants = json!({});
     for name in TENANTS {
         tenants[name] = tenant(rng);
@@ -107,8 +109,12 @@ fn tenant(rng: &mut fastrand::Rng) -> Value {
     tenant
 }
 
-fn lane(place: usize, count: usize, apart: i64, rng: &mut fastrand::Rng) -> Value {
-    let order = ["fcfs", "edf", "shortest_first"][rng.usize(..3)];
+fn order(rng: &mut fastrand::Rng) -> &'static str {
+    ["fcfs", "edf", "shortest_first"][rng.usize(..3)]
+}
+
+fn lane(place: usize, (count, apart): (usize, i64), order: Option<&'static str>, rng: &mut fastrand::Rng) -> Value {
+    let order = order.unwrap_or_else(|| self::order(rng));
     let max_wait = format!("{}ms", rng.u32(200..8_000));
     let mut lane = json!({
         "name": LANES[place], "priority": 100 - apart * place as i64,
@@ -123,7 +129,7 @@ fn lane(place: usize, count: usize, apart: i64, rng: &mut fastrand::Rng) -> Valu
     if place > 0 && rng.bool() {
         lane["aging"] =
             json!({"after": format!("{}ms", rng.u32(300..4_000)), "share": f64::from(rng.u8(1..40)) / 100.0});
-        if rng.bool() {
+        if rng.bool() && apart > 0 {
             lane["aging"]["to"] = json!(LANES[place - 1]);
         }
     }

@@ -11,6 +11,7 @@ mod aging;
 mod corners;
 mod eviction;
 mod fit;
+mod levels;
 mod limits;
 mod pools;
 mod reserves;
@@ -176,28 +177,6 @@ fn nobody_barges_past_a_waiter_of_any_vm() {
     assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(1, waits)]);
     a.leave(&*proxy.store, newcomer, proxy.now);
     assert_eq!(proxy.waiting(), 0);
-}
-
-#[test]
-fn tenants_of_lanes_of_one_priority_take_turns_over_both() {
-    let lane = |name: &str| json!({"name": name, "queue": {"max_wait": "60s"}});
-    let proxy = with(&json!({"lanes": [lane("chat"), lane("agents")], "pools": [{"name": "p", "max_in_flight": 1}]}));
-    let mut vm = proxy.vm();
-    let mut running = proxy.start(&mut vm, "first", "chat");
-    let come = [("greedy", "chat"), ("greedy", "chat"), ("modest", "agents"), ("modest", "agents")];
-    let tickets = come.map(|(tenant, lane)| proxy.wait(&mut vm, tenant, lane));
-    let mut order = Vec::new();
-    for _ in 0..tickets.len() {
-        proxy.end(&mut vm, running);
-        let [(_, started)] = &proxy.carry(&mut [&mut vm])[..] else { panic!("one place, one start") };
-        running = started.admission.lease;
-        order.push(tickets.iter().position(|ticket| *ticket == started.ticket).unwrap());
-    }
-    assert_eq!(
-        order,
-        [0, 2, 1, 3],
-        "the second of a tenant goes behind the first of the other, whose lane is listed later"
-    );
 }
 
 /// Of the two tenants that wait here, only the other one's waiter is named to others.

@@ -1,6 +1,6 @@
 //! Of a policy by itself, and of the one switch that it shares with the proxy.
 
-use admission_core::config::{Config, LaneConfig, PoolConfig};
+use admission_core::config::{Config, PoolConfig};
 
 use crate::check::Notes;
 use crate::check::envoy::Filter;
@@ -56,16 +56,6 @@ pub fn levels(config: &Config, path: &str, notes: &mut Notes) {
                 lane.priority
             );
             notes.warn(place(field), message);
-        }
-        let order = |lane: &LaneConfig| lane.queue.as_ref().map(|queue| queue.order);
-        let before = config.lanes.iter().take(index).filter(|other| other.priority == lane.priority);
-        let mut other_order = before.filter(|other| order(other).zip(order(lane)).is_some_and(|(one, two)| one != two));
-        if let Some(other) = other_order.next() {
-            let message = format!(
-                "is not that of {:?}, which has the same priority: where a tenant waits in both, the order says nothing",
-                other.name
-            );
-            notes.warn(place("queue.order"), message);
         }
     }
 }

@@ -57,11 +57,6 @@ fn aging_and_eviction_among_lanes_of_one_priority() {
     let message = "does nothing: no lane has a higher priority than 0";
     assert!(aging.contains(&format!("lanes[1].aging: {message}")), "{aging}");
     assert!(preemptible.contains(&format!("lanes[1].preemptible: {message}")), "{preemptible}");
-    let mut config = lanes(-10);
-    config["lanes"][0]["queue"] = json!({"order": "shortest_first"});
-    assert_silent(&config);
-    config["lanes"][1] = json!({"name": "agents", "queue": {}});
-    assert_warns(&config, "lanes[1].queue.order", "is not that of \"chat\", which has the same priority");
 }
 
 #[test]

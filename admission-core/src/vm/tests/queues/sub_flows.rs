@@ -120,3 +120,112 @@ fn an_answer_that_was_shorter_brings_its_user_forward() {
     assert_eq!(started, [next]);
     assert_eq!(proxy.order(&mut [&mut vm], (0, running), 1), [(0, long)]);
 }
+
+/// More waiters than a VM looks at of one tenant, none of which fits.
+#[test]
+fn a_user_whose_requests_do_not_fit_hides_no_other() {
+    let mut proxy = with(&json!({
+        "lanes": [{"name": "low", "queue": {"max_requests": 300, "max_wait": "10s"}}],
+        "pools": [{"name": "p", "max_in_flight": 1_000, "kv": {"block_size": 16, "headroom": 0.0}, "stale": {"hold": "60s"}}],
+    }));
+    let mut vm = proxy.vm();
+    let see = |proxy: &Proxy, generation, used: u64| {
+        let rank = json!({"kv_used_blocks": used, "kv_total_blocks": 100});
+        let worker =
+            json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]});
+        take_view(proxy, generation, &json!({"workers": [worker]}));
+    };
+    let keyed = |proxy: &Proxy, key: &str, tokens| Waiter {
+        sub: Some(SubFlow::of(key.as_bytes())),
+        ..proxy.waiter("acme", "low", tokens)
+    };
+    see(&proxy, 1, 0);
+    let Ok(Joined::Started(served)) = proxy.come(&mut vm, keyed(&proxy, "modest", 16)) else { panic!("there is room") };
+    proxy.end(&mut vm, served.lease);
+    see(&proxy, 2, 100);
+    let waits = |proxy: &Proxy, vm: &mut Vm, key, tokens| match proxy.come(vm, keyed(proxy, key, tokens)) {
+        Ok(Joined::Waiting(ticket)) => ticket,
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..200 {
+        waits(&proxy, &mut vm, "hog", 1_600);
+    }
+    let modest = waits(&proxy, &mut vm, "modest", 16);
+    see(&proxy, 3, 50);
+    proxy.later(5);
+    let started: Vec<Ticket> = vm.poll(&*proxy.store, proxy.now).started.iter().map(|one| one.ticket).collect();
+    assert_eq!(started, [modest]);
+}
+
+/// A change takes `fairness_header` out of the policy, or puts it in: those that came before it are older.
+#[test]
+fn requests_with_and_without_a_user_go_by_arrival() {
+    for (before, after) in [(Some("a"), None), (None, Some("a"))] {
+        let mut proxy = proxy(1);
+        let mut vm = proxy.vm();
+        let waiter = |proxy: &Proxy, key: Option<&str>| Waiter {
+            sub: key.map(|key| SubFlow::of(key.as_bytes())),
+            ..proxy.waiter("acme", "low", 100)
+        };
+        for key in ["a", "b", "c", "a", "b", "c"] {
+            let lease = proxy.keyed_starts(&mut vm, "acme", key);
+            proxy.end(&mut vm, lease);
+        }
+        let running = proxy.keyed_starts(&mut vm, "acme", "a");
+        let come = |proxy: &mut Proxy, vm: &mut Vm, key| {
+            proxy.later(1);
+            match proxy.come(vm, waiter(proxy, key)) {
+                Ok(Joined::Waiting(ticket)) => ticket,
+                other => panic!("{other:?}"),
+            }
+        };
+        let tickets = [before, before, after, after].map(|key| come(&mut proxy, &mut vm, key));
+        let order = proxy.order(&mut [&mut vm], (0, running), 4);
+        assert_eq!(order.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), tickets, "{before:?}, {after:?}");
+    }
+}
+
+/// A newcomer in one VM, before the other VM that it has woken looks.
+#[test]
+fn a_shorter_request_of_one_user_does_not_pass_the_user_whose_turn_it_is() {
+    let queue = json!({"max_wait": "60s", "order": "shortest_first"});
+    let proxy =
+        with(&json!({"lanes": [{"name": "low", "queue": queue}], "pools": [{"name": "p", "max_in_flight": 1}]}));
+    let (mut a, mut b) = (proxy.vm(), proxy.vm());
+    for _ in 0..20 {
+        let lease = proxy.keyed_starts(&mut a, "acme", "hog");
+        proxy.end(&mut a, lease);
+    }
+    let running = proxy.keyed_starts(&mut a, "acme", "hog");
+    let long = Waiter { sub: Some(SubFlow::of(b"modest")), ..proxy.waiter("acme", "low", 500) };
+    let Ok(Joined::Waiting(modest)) = proxy.come(&mut b, long) else { panic!("the pool is full") };
+    proxy.carry(&mut [&mut a, &mut b]);
+    proxy.end(&mut a, running);
+    proxy.keyed_waits(&mut a, "acme", "hog");
+    let [(_, started)] = &proxy.carry(&mut [&mut a, &mut b])[..] else { panic!("one place, one start") };
+    assert_eq!(started.ticket, modest);
+}
+
+#[test]
+fn a_short_request_of_one_user_lends_no_other_its_place_among_tenants() {
+    let queue = json!({"max_wait": "60s", "order": "shortest_first", "across_tenants_after": 1});
+    let proxy =
+        with(&json!({"lanes": [{"name": "low", "queue": queue}], "pools": [{"name": "p", "max_in_flight": 1}]}));
+    let (mut a, mut b, mut c) = (proxy.vm(), proxy.vm(), proxy.vm());
+    let keyed = |tenant: &str, key: &str, tokens| Waiter {
+        sub: Some(SubFlow::of(key.as_bytes())),
+        ..proxy.waiter(tenant, "low", tokens)
+    };
+    let Ok(Joined::Started(served)) = proxy.come(&mut a, keyed("x", "short", 50)) else { panic!("there is room") };
+    proxy.end(&mut a, served.lease);
+    let running = proxy.start(&mut a, "z", "low");
+    let waits = |vm: &mut Vm, waiter| assert!(matches!(proxy.come(vm, waiter), Ok(Joined::Waiting(_))));
+    waits(&mut a, keyed("x", "long", 5_000));
+    waits(&mut b, keyed("x", "short", 10));
+    waits(&mut c, keyed("y", "any", 100));
+    waits(&mut c, keyed("y", "any", 100));
+    proxy.carry(&mut [&mut a, &mut b, &mut c]);
+    proxy.end(&mut a, running);
+    let started = proxy.carry(&mut [&mut a, &mut b, &mut c]);
+    assert_eq!(started.iter().map(|(vm, _)| *vm).collect::<Vec<_>>(), [2], "100 tokens before 5,000");
+}
