@@ -49,6 +49,8 @@ const WAITING: &str = "sluice_waiting_requests";
 const WAITS: &str = "sluice_waits_total";
 /// Requests held, by pool and lane.
 const LANE_IN_FLIGHT: &str = "sluice_lane_in_flight_requests";
+/// Refusals of requests that were to wait, or have waited, by pool, lane, outcome and what kept them from starting.
+const QUEUE_REFUSALS: &str = "sluice_queue_refusals_total";
 /// Tokens held, by pool and lane.
 const LANE_TOKENS: &str = "sluice_lane_in_flight_tokens";
 /// Tokens that wait, by pool and lane.
@@ -215,6 +217,13 @@ impl Metrics {
     /// Counts a request that waits, by what it waits for.
     pub fn count_waiting(&self, labels: &Labels, reason: Reason) {
         self.count_labelled(labels, reason.label(), WAITS);
+    }
+
+    /// Counts a refusal by what kept the request from starting.
+    pub fn count_queue_refusal(&self, labels: &Labels, reason: Reason, bound: Reason) {
+        let by =
+            [("pool", labels.pool()), ("lane", labels.lane()), ("outcome", reason.label()), ("bound", bound.label())];
+        self.gather(&by, QUEUE_REFUSALS, 1);
     }
 
     /// Counts an eviction.

@@ -7,7 +7,7 @@ use admission_core::answer as refusals;
 use admission_core::config::Upgrades;
 use admission_core::decide::{Ask, Rules};
 use admission_core::intake::{Asked, Intake, Next, Wait};
-use admission_core::outcome::{Reason, Refusal};
+use admission_core::outcome::{Detail, Reason, Refusal};
 use admission_core::platform;
 use admission_core::policy::{Class, Lane, Policy, Pool};
 use admission_core::request::Api;
@@ -299,6 +299,9 @@ impl Stream {
             return Action::Continue;
         }
         self.instance.metrics.count(&labels, refused.reason.label());
+        if let Detail::KeptBy(bound) = &refused.detail {
+            self.instance.metrics.count_queue_refusal(&labels, refused.reason, bound.reason);
+        }
         let answer = refusals::refusal(refused, intake.arrival().api, &self.policy.reject, host::dice());
         host::respond(&answer);
         self.release_as(Usage::Refused);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::budget::Standing;
 use crate::config::RetryAfterConfig;
-use crate::outcome::{Reason, Refusal, Retry};
+use crate::outcome::{self, Detail, Reason, Refusal, Retry};
 use crate::policy::Reject;
 use crate::request::Api;
 use crate::units::Millis;
@@ -38,6 +38,9 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
     };
     let mut headers =
         vec![("content-type", "application/json".to_owned()), ("x-sluice-reason", refusal.reason.label().to_owned())];
+    if matches!(refusal.detail, Detail::KeptBy(_)) {
+        headers.push(("x-sluice-bound", refusal.bound().reason.label().to_owned()));
+    }
     if let Some(place) = refusal.place {
         headers.push(("x-sluice-queue-position", place.position.to_string()));
         headers.extend(place.wait.map(|wait| ("x-sluice-predicted-wait-ms", wait.0.to_string())));
@@ -177,7 +180,17 @@ struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<Limit<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    bound: Option<Bound<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     batch_url: Option<&'a str>,
+}
+
+/// The limit that kept a request from starting which was to wait, or has waited.
+#[derive(Serialize)]
+struct Bound<'a> {
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<Limit<'a>>,
 }
 
 #[derive(Serialize)]
@@ -215,15 +228,20 @@ impl<'a> AnthropicBody<'a> {
     }
 }
 
+impl<'a> Limit<'a> {
+    fn of(refusal: &'a Refusal) -> Option<Self> {
+        let outcome::Limit { knob, measured, allowed, unit } = refusal.limit.as_ref()?;
+        Some(Self { knob, measured: *measured, allowed: *allowed, unit })
+    }
+}
+
 impl<'a> Details<'a> {
     fn of(refusal: &'a Refusal, batch_url: Option<&'a str>) -> Self {
-        let limit = refusal.limit.as_ref().map(|limit| Limit {
-            knob: &limit.knob,
-            measured: limit.measured,
-            allowed: limit.allowed,
-            unit: limit.unit,
-        });
-        Self { limit, batch_url }
+        let bound = match &refusal.detail {
+            Detail::KeptBy(bound) => Some(Bound { code: bound.reason.label(), limit: Limit::of(bound) }),
+            _ => None,
+        };
+        Self { limit: Limit::of(refusal), bound, batch_url }
     }
 }
 
@@ -232,7 +250,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::outcome::{Detail, Limit};
+    use crate::outcome::Limit;
     use crate::policy::{Plugin, Policy};
 
     fn policy(reject: &Value) -> Policy {
@@ -267,6 +285,28 @@ mod tests {
         assert_eq!(body["error"]["message"].as_str().unwrap().matches("retry in 2s").count(), 1);
         let large = refusal(&refused(Reason::Oversize, Retry::Never), Api::Messages, &policy.reject, 0);
         assert!(String::from_utf8(large.body).unwrap().contains("request_too_large"));
+    }
+
+    #[test]
+    fn a_refusal_out_of_a_queue_names_the_wait_and_what_kept_it() {
+        let bound = refused(Reason::TenantRequests, Retry::After(Millis(0)));
+        let limit =
+            Limit { knob: "lanes[chat].queue.max_wait".into(), measured: 3_000, allowed: 2_000, unit: "ms of waiting" };
+        let detail = Detail::KeptBy(Box::new(bound));
+        let retry = Retry::After(Millis(3_000));
+        let waited = Refusal { reason: Reason::WaitTooLong, limit: Some(limit), detail, retry, place: None };
+        let answer = refusal(&waited, Api::Chat, &policy(&json!({})).reject, 0);
+        assert_eq!(header(&answer, "x-sluice-bound"), Some("tenant_requests"));
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(body["error"]["code"], "wait_too_long");
+        assert_eq!(body["error"]["limit"]["knob"], "lanes[chat].queue.max_wait");
+        assert_eq!(body["error"]["bound"]["code"], "tenant_requests");
+        assert_eq!(body["error"]["bound"]["limit"]["knob"], "tiers.free.max_in_flight");
+        assert_eq!(
+            body["error"]["message"].as_str().unwrap(),
+            "the wait in the queue would be too long (3000 ms of waiting; lanes[chat].queue.max_wait allows 2000); what kept it from \
+             starting: too many requests of this tenant in flight (5 requests; tiers.free.max_in_flight allows 4); retry in 3s"
+        );
     }
 
     #[test]

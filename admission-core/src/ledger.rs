@@ -34,7 +34,7 @@ pub use blocked::{Blocked, Order, Part, Place};
 pub use drain::Drain;
 pub use fair::{Flow, FlowKey};
 pub use last_starts::LAST_STARTS;
-pub use line::{Backlog, Head, Large, Report, Yielding};
+pub use line::{Backlog, Head, Kept, Large, Report, Yielding};
 pub use sub_flows::{SUB_FLOWS, Starts, SubFlow};
 pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
@@ -374,6 +374,11 @@ impl Ledger {
     /// Tenants with much waiting, by VM.
     pub fn large<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Large)> {
         self.line.large.live(members).map(|(holder, large)| (holder, *large))
+    }
+
+    /// The lack of each lane's waiters, as each VM says it.
+    pub fn kept<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = Kept> {
+        self.line.kept.live(members).map(|(_, kept)| *kept)
     }
 
     /// What waits for one lane of the pool.

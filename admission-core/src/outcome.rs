@@ -147,6 +147,12 @@ impl Reason {
         }
     }
 
+    /// The reason with a label.
+    #[must_use]
+    pub fn of_label(label: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.label() == label)
+    }
+
     /// HTTP status unless configured otherwise: 4xx for what the request or its tenant is the cause of, 429 for what is contended, 503 where no
     /// capacity exists.
     #[must_use]
@@ -261,6 +267,8 @@ pub enum Detail {
     Fixed(&'static str),
     /// Made for this refusal.
     Text(String),
+    /// The refusal that kept a request from starting which was to wait, or has waited, for its turn.
+    KeptBy(Box<Refusal>),
 }
 
 /// When a refused request may come back.
@@ -306,12 +314,28 @@ impl fmt::Display for Refusal {
             Detail::None => {}
             Detail::Fixed(text) => write!(out, ": {text}")?,
             Detail::Text(text) => write!(out, ": {text}")?,
+            Detail::KeptBy(bound) => {
+                self.write_limit(out)?;
+                return write!(out, "; what kept it from starting: {bound}");
+            }
         }
-        if let Some(limit) = &self.limit {
-            let Limit { knob, measured, allowed, unit } = limit;
-            write!(out, " ({measured} {unit}; {knob} allows {allowed})")?;
+        self.write_limit(out)
+    }
+}
+
+impl Refusal {
+    /// The refusal that says which limit bound. For one out of a queue that is what kept the request from starting.
+    #[must_use]
+    pub fn bound(&self) -> &Self {
+        match &self.detail {
+            Detail::KeptBy(bound) => bound,
+            _ => self,
         }
-        Ok(())
+    }
+
+    fn write_limit(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Limit { knob, measured, allowed, unit }) = &self.limit else { return Ok(()) };
+        write!(out, " ({measured} {unit}; {knob} allows {allowed})")
     }
 }
 

@@ -6,16 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::Arc;
 
-use crate::decide::{Ask, Turn, flow_of, urgency};
+use crate::decide::flow_of;
 use crate::gather::gather;
-use crate::ledger::{
-    Amount, Backlog, Blocked, Flow, FlowKey, Head, LaneKey, Order, Part, Report, Starts, SubFlow, TallyKey,
-};
-use crate::members::Holder;
-use crate::policy::{Class, Lane, Lanes, Limits, Pool};
-use crate::units::{Millis, Time};
+use crate::ledger::{Backlog, Blocked, Head, Kept, LaneKey, Order, Report, Starts, TallyKey};
+use crate::outcome::{Obstacle, Reason};
+use crate::policy::{Lane, Lanes};
+use crate::units::Time;
 
 mod band;
 mod fit;
@@ -23,147 +20,25 @@ mod flow;
 mod shares;
 #[cfg(test)]
 mod tests;
+mod waiter;
 
 pub(crate) use band::Aside;
 use band::Band;
 pub(crate) use fit::Hold;
 use fit::{Fit, RoomsByLane};
-use flow::{Entry, Place};
+use flow::Place;
 use shares::TenantBytes;
 pub(crate) use shares::{Share, Shares};
+use waiter::Climb;
+pub use waiter::Waiter;
+pub(crate) use waiter::Waiting;
 
 /// Names a waiter within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// A request that waits, with all that it takes to decide on it again.
-#[derive(Clone, Debug)]
-pub struct Waiter {
-    /// What it asks for.
-    pub ask: Ask,
-    /// What its tenant may hold and use.
-    pub limits: Arc<Limits>,
-    /// Where it goes.
-    pub pool: Arc<Pool>,
-    /// Of the pool, that it belongs to.
-    pub classes: Vec<Arc<Class>>,
-    /// The lane it came for.
-    pub lane: Arc<Lane>,
-    /// All there are.
-    pub lanes: Arc<Lanes>,
-    /// Name of its tenant's record.
-    pub tenant_key: Rc<str>,
-    /// Its headers can still tell the proxy which worker to take.
-    pub can_be_steered: bool,
-    /// Size of its body, as far as it is known.
-    pub bytes: u64,
-    /// Bytes of its body that the proxy may hold while it waits.
-    pub kept_bytes: u64,
-    /// Within which the caller wants the first token.
-    pub deadline: Option<Millis>,
-    /// Part of its tenant's requests that it belongs to, where a header names one.
-    pub sub: Option<SubFlow>,
-    /// When it came.
-    pub arrived: Time,
-}
-
-impl Waiter {
-    /// How long it may wait for its turn.
-    #[must_use]
-    pub fn patience(&self) -> Millis {
-        let longest = self.lane.queue.as_ref().map_or(Millis(0), |queue| queue.max_wait);
-        self.deadline.map_or(longest, |deadline| deadline.min(longest))
-    }
-
-    fn urgency(&self) -> u64 {
-        urgency(&self.lane, &self.ask, self.deadline, self.arrived)
-    }
-
-    fn amount(&self) -> Amount {
-        self.ask.amount(self.pool.block_size)
-    }
-
-    pub(crate) fn backlog(&self) -> Backlog {
-        Backlog { requests: 1, tokens: self.amount().tokens, bytes: self.kept_bytes, oldest: self.arrived, aside: 0 }
-    }
-
-    /// Position of the lane that it has climbed to, and when it climbs next.
-    fn climbed(&self, now: Time) -> (usize, Option<Time>) {
-        let Some(aging) = &self.lane.aging else { return (self.lane.position, None) };
-        let steps = now.since(self.arrived).0.checked_div(aging.after.0).unwrap_or(0);
-        let climbed = usize::try_from(steps).map_or(aging.path.len(), |steps| steps.min(aging.path.len()));
-        let band = climbed.checked_sub(1).and_then(|last| aging.path.get(last)).copied().unwrap_or(self.lane.position);
-        let next = self.arrived.0.saturating_add(aging.after.0.saturating_mul(steps.saturating_add(1)));
-        (band, (climbed < aging.path.len()).then_some(Time(next)))
-    }
-}
-
-/// A lane that a waiter has climbed to, and the one that it counts as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Climb {
-    /// Position of the lane that it has climbed to.
-    to: usize,
-    /// Position of the lane that it counts as.
-    band: usize,
-    /// True where the lane is above the default one and above its own.
-    is_far: bool,
-}
-
-impl Climb {
-    /// The climb of a waiter to a position, while so many of the last starts were of waiters that had climbed far.
-    fn of(waiter: &Waiter, to: usize, bound: Option<u32>) -> Self {
-        let free = waiter.lanes.freely_climbed(waiter.lane.position, to);
-        let most = waiter.lane.aging.as_ref().map_or(0, |aging| aging.most_of_last_starts);
-        let is_bound = bound.is_some_and(|starts| starts >= most);
-        Self { to, band: if is_bound { free } else { to }, is_far: to < free }
-    }
-}
-
 /// Tenant and classes of those that wait in one order: what keeps one of them keeps all.
 pub(crate) type FlowId = (Rc<str>, Rc<[TallyKey]>);
-
-/// A waiter in its place.
-#[derive(Clone, Debug)]
-pub(crate) struct Waiting {
-    pub(crate) waiter: Waiter,
-    climb: Climb,
-    pub(crate) flow: FlowId,
-    urgency: u64,
-    climbs: Option<Time>,
-    until: Time,
-    fit: Fit,
-}
-
-impl Waiting {
-    /// In the records.
-    pub(crate) fn band_lane(&self) -> &Lane {
-        self.waiter.lanes.at(self.climb.band)
-    }
-
-    pub(crate) fn flow_key(&self) -> FlowKey {
-        FlowKey::of(&self.waiter.pool.key, self.band_lane().level_key)
-    }
-
-    /// The flow that it is charged to.
-    pub(crate) fn charged(&self) -> Flow {
-        Flow { key: self.flow_key(), sub: self.waiter.sub, weight: self.waiter.limits.weight }
-    }
-
-    fn part(&self) -> Option<Part> {
-        self.waiter.sub.map(|sub| Part { flow: self.flow_key(), sub })
-    }
-
-    fn entry(&self, ticket: Ticket) -> Entry {
-        Entry { sub: self.waiter.sub, urgency: self.urgency, ticket }
-    }
-
-    /// Where it stands in line.
-    pub(crate) fn turn(&self, holder: Holder) -> Turn<'_> {
-        let (flow, urgency, bytes) = (flow_of(&self.flow.0), self.urgency, self.waiter.bytes);
-        let (band, has_climbed_far, sub) = (self.band_lane(), self.climb.is_far, self.waiter.sub);
-        Turn { band, has_climbed_far, flow, sub, urgency, bytes, waits_in: Some(holder), behind_its_like: None }
-    }
-}
 
 /// The first of a band and lane of those that do not let others pass.
 #[derive(Clone, Debug)]
@@ -187,6 +62,8 @@ pub(crate) struct Queue {
     /// Starts of such waiters among the pool's last ones, where they bind.
     bound: Option<u32>,
     ending: BTreeSet<(Time, Ticket)>,
+    /// The lack of each lane's waiter that was looked at last.
+    kept: BTreeMap<LaneKey, Reason>,
     /// The last flow that has been looked at; the next ones are those behind it.
     pub(crate) looked_at: Option<FlowId>,
     /// KV blocks that requests may take, as last seen.
@@ -266,6 +143,9 @@ impl Queue {
             backlog.requests = backlog.requests.saturating_sub(leaving.requests);
             backlog.tokens.0 = backlog.tokens.0.saturating_sub(leaving.tokens.0);
             backlog.bytes = backlog.bytes.saturating_sub(leaving.bytes);
+            if backlog.requests == 0 {
+                self.kept.remove(&lane);
+            }
         }
         self.arrivals.remove(&(lane, waiting.waiter.arrived, ticket));
         self.bytes.take(&waiting.waiter);
@@ -464,6 +344,26 @@ impl Queue {
         }
     }
 
+    /// Notes what a waiter of a lane lacks, unless that is no more than that others come first.
+    pub(crate) fn keep(&mut self, lane: LaneKey, reason: Reason) {
+        match reason.obstacle() {
+            Obstacle::Line => {}
+            Obstacle::Pool => {
+                for (lane, _) in self.backlog.iter().filter(|(_, backlog)| backlog.requests > 0) {
+                    self.kept.insert(*lane, reason);
+                }
+            }
+            _ => {
+                self.kept.insert(lane, reason);
+            }
+        }
+    }
+
+    /// The lack of a lane's waiters, or of any lane's.
+    pub(crate) fn kept_by(&self, lane: LaneKey) -> Option<Reason> {
+        self.kept.get(&lane).or_else(|| self.kept.values().next()).copied()
+    }
+
     /// What the pool's record is to say.
     pub(crate) fn report(&self) -> Report {
         let oldest = |lane: LaneKey| {
@@ -491,6 +391,7 @@ impl Queue {
             yielding: self.yielding(),
             large: self.bytes.large(),
             for_a_class: self.bands.values().any(Band::waits_for_a_class),
+            kept: self.kept.iter().map(|(lane, reason)| Kept { lane: *lane, reason: Some(*reason) }).collect(),
         }
     }
 }

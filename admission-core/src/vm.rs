@@ -25,6 +25,7 @@ use crate::usage::Served;
 use crate::view::ViewSummary;
 
 mod admission;
+mod bound;
 mod claim;
 mod dispatch;
 mod elsewhere;

@@ -1,7 +1,7 @@
 //! The state page.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -11,6 +11,7 @@ use crate::gather::gather;
 use crate::keys::{Keys, SHARED_TENANT_SLOTS, UNNAMED_RECORDS};
 use crate::ledger::{Amount, Backlog, FlowKey, LaneKey, Ledger, TallyKey};
 use crate::members::Members;
+use crate::outcome::Reason;
 use crate::store::{self, Conflict, Store, StoreError, Version};
 use crate::units::Time;
 use crate::unnamed::Unnamed;
@@ -158,9 +159,17 @@ fn waiting(ledger: &Ledger, members: &Members, directory: &Directory, now: Time)
         let all = lanes.entry(lane_name(directory, lane)).or_default();
         *all = all.plus(backlog);
     }
-    gather(lanes.into_iter().map(|(lane, Backlog { requests, tokens, bytes, oldest, .. })| {
-        let oldest_ms = now.since(oldest).0;
-        (lane, json!({"requests": requests, "tokens": tokens, "bytes": bytes, "oldest_ms": oldest_ms}))
+    let kept_by = |lane: &str| -> BTreeSet<&str> {
+        let of_lane = ledger.kept(members).filter(|kept| lane_name(directory, kept.lane) == lane);
+        gather(of_lane.filter_map(|kept| kept.reason).map(Reason::label))
+    };
+    gather(lanes.into_iter().map(|(lane, Backlog { requests, tokens, bytes, oldest, aside })| {
+        let (oldest_ms, kept_by) = (now.since(oldest).0, kept_by(&lane));
+        let state = json!({
+            "requests": requests, "tokens": tokens, "bytes": bytes, "oldest_ms": oldest_ms,
+            "aside": aside, "kept_by": kept_by,
+        });
+        (lane, state)
     }))
 }
 

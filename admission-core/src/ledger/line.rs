@@ -7,6 +7,7 @@
 use super::per_vm::{PerVm, Row};
 use super::{LaneKey, SubFlow};
 use crate::members::{Holder, Members};
+use crate::outcome::Reason;
 use crate::record::{Reader, Writer};
 use crate::units::{Blocks, Time, Tokens};
 
@@ -110,6 +111,15 @@ pub struct Large {
     pub bytes: u64,
 }
 
+/// The lack of a lane's waiters in one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The lane that they came for.
+    pub lane: LaneKey,
+    /// The reason for which the last that was looked at could not start; `None` for one of a later build.
+    pub reason: Option<Reason>,
+}
+
 /// What one VM says of its waiters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -125,6 +135,8 @@ pub struct Report {
     pub for_a_class: bool,
     /// Requests that wait for nothing but the pool, in lanes without a dispatch budget.
     pub demand: u64,
+    /// The lack of each lane's waiters.
+    pub kept: Vec<Kept>,
 }
 
 /// What all VMs say.
@@ -136,6 +148,7 @@ pub(super) struct Line {
     pub(super) for_a_class: PerVm<ForAClass>,
     pub(super) demand: PerVm<Demand>,
     pub(super) large: PerVm<Large>,
+    pub(super) kept: PerVm<Kept>,
 }
 
 /// Requests of one VM that wait for nothing but the pool, in lanes without a dispatch budget.
@@ -180,6 +193,7 @@ impl Line {
         self.for_a_class.publish(members, holder, report.for_a_class.then_some(ForAClass));
         self.demand.publish(members, holder, (report.demand > 0).then_some(Demand(report.demand)));
         self.large.publish(members, holder, report.large.iter().copied());
+        self.kept.publish(members, holder, report.kept.iter().copied());
     }
 
     /// Parts that the heads, and the waiters that let others pass, belong to.
@@ -285,6 +299,22 @@ impl Row for Large {
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         Some(Self { flow: reader.u64()?, bytes: reader.u64()? })
+    }
+}
+
+// Why its label and not a number: reasons come and go, and builds that differ share the record.
+impl Row for Kept {
+    fn write(&self, out: &mut Writer) {
+        out.u32(self.lane.0);
+        let label = self.reason.map_or("", Reason::label).as_bytes();
+        out.bytes(&[u8::try_from(label.len()).unwrap_or(0)]);
+        out.bytes(label);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let (lane, length) = (LaneKey(reader.u32()?), reader.u8()?);
+        let label = std::str::from_utf8(reader.bytes(usize::from(length))?).ok()?;
+        Some(Self { lane, reason: Reason::of_label(label) })
     }
 }
 

@@ -47,6 +47,7 @@ const SECTION_SUB_FLOWS: u8 = 30;
 const SECTION_HEADS_PARTS: u8 = 31;
 const SECTION_BLOCKED_PARTS: u8 = 32;
 const SECTION_TIER_BUDGETS: u8 = 33;
+const SECTION_KEPT: u8 = 34;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -105,6 +106,7 @@ impl Record for Ledger {
         writer.section(SECTION_HEADS_PARTS, |out| self.line.parts().write(out));
         writer.section(SECTION_BLOCKED_PARTS, |out| self.blocked.filter_map(Blocked::part).write(out));
         writer.section(SECTION_TIER_BUDGETS, |out| self.tier_budgets.write(out));
+        writer.section(SECTION_KEPT, |out| self.line.kept.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -143,6 +145,7 @@ impl Record for Ledger {
                 SECTION_HEADS_PARTS => heads_parts = PerVm::read(&mut reader)?,
                 SECTION_BLOCKED_PARTS => blocked_parts = PerVm::read(&mut reader)?,
                 SECTION_TIER_BUDGETS => record.tier_budgets = TierBudgets::read(&mut reader)?,
+                SECTION_KEPT => record.line.kept = PerVm::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}
                 _ => return Some(false),

@@ -1,6 +1,7 @@
 use super::*;
 use crate::budget::Rate;
 use crate::members::Member;
+use crate::outcome::Reason;
 use crate::record::Record;
 use crate::view::Credit;
 
@@ -254,7 +255,8 @@ fn full_ledger() -> Ledger {
     ledger.publish(&members, b, &report);
     let yielding = vec![Yielding { head, blocks: Blocks(9), steered: true }];
     let (heads, large) = (vec![head, Head { tag: 8, ..head }], vec![Large { flow: 2, bytes: 300 }]);
-    ledger.publish(&members, a, &Report { heads, yielding, large, demand: 3, ..report });
+    let kept = vec![Kept { lane: LANE, reason: Some(Reason::TenantRequests) }, Kept { lane: LaneKey(9), reason: None }];
+    ledger.publish(&members, a, &Report { heads, yielding, large, kept, demand: 3, ..report });
     assert!(ledger.hold_line(Time(70), Time(80)));
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
     ledger.note_climbed(true);

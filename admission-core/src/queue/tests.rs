@@ -1,8 +1,11 @@
 //! The queue against a list that is looked through from end to end.
 
+use std::sync::Arc;
+
 use super::*;
+use crate::decide::Ask;
 use crate::policy::{Plugin, Policy};
-use crate::units::Tokens;
+use crate::units::{Millis, Tokens};
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 const PATIENCE_OF_HIGH_MS: u64 = 2_000;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::bound::kept_from_starting;
 use super::elsewhere::tenant_at;
 use super::hold::end_hold;
 use super::{Admission, Note, Vm, Wake};
@@ -267,6 +268,7 @@ impl Vm {
         let waiter = &waiting.waiter;
         let Some(holder) = self.holder else { return Go::Stop };
         note_emptiness(queue, refusal.reason, now);
+        queue.keep(waiter.lane.key, refusal.reason);
         self.ask_to_evict(store, waiter, &refusal);
         match refusal.reason.obstacle() {
             Obstacle::Tenant => {
@@ -374,21 +376,22 @@ impl Vm {
                 } else if let Some(waiting) = queue.take(ticket) {
                     end_hold(store, &key, &waiting, now);
                     tenants.insert(Rc::clone(&waiting.waiter.tenant_key));
-                    ended.push((ticket, waiting.waiter, queue.empty_since.is_some()));
+                    ended.push((ticket, waiting, queue.empty_since.is_some()));
                 }
             }
             if !tenants.is_empty() {
                 tenants.iter().for_each(|tenant| self.publish_blocked(store, tenant));
                 self.publish(store, &key);
             }
-            for (ticket, waiter, is_empty) in ended {
-                refused.push((ticket, self.too_late(store, &waiter, is_empty, now)));
+            for (ticket, waiting, is_empty) in ended {
+                refused.push((ticket, self.too_late(store, &waiting, is_empty, now)));
             }
         }
         refused
     }
 
-    fn too_late(&mut self, store: &impl Store, waiter: &Waiter, is_empty: bool, now: Time) -> Refusal {
+    fn too_late(&mut self, store: &impl Store, waiting: &Waiting, is_empty: bool, now: Time) -> Refusal {
+        let waiter = &waiting.waiter;
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let waited = now.since(waiter.arrived);
         let place = self.place(&seen, waiter, now);
@@ -409,7 +412,8 @@ impl Vm {
             knob
         };
         let limit = Limit { knob, measured: waited, allowed: waiter.patience().0, unit: "ms of waiting" };
-        Refusal { reason: Reason::QueueTimeout, limit: Some(limit), detail: Detail::None, retry, place: Some(place) }
+        let detail = kept_from_starting(self.bound_of(store, waiting, now));
+        Refusal { reason: Reason::QueueTimeout, limit: Some(limit), detail, retry, place: Some(place) }
     }
 }
 

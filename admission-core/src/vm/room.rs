@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::bound::kept_from_starting;
 use super::hold::end_hold;
 use super::waiting::NotJoined;
 use super::{Vm, Wake};
@@ -36,9 +37,9 @@ impl Vm {
         };
         for (ticket, waiting) in last {
             end_hold(store, &key, &waiting, now);
-            let waiter = waiting.waiter;
-            self.publish_blocked(store, &waiter.tenant_key);
-            let refusal = self.full(store, &waiter, refusal.clone(), now);
+            self.publish_blocked(store, &waiting.waiter.tenant_key);
+            let bound = self.bound_of(store, &waiting, now);
+            let refusal = self.full(store, &waiting.waiter, refusal.clone(), bound, now);
             self.displaced.push((ticket, refusal));
         }
         self.wakes.extend(self.slot().map(|slot| Wake::start(slot, &key)));
@@ -59,7 +60,8 @@ impl Vm {
                 Given::Way(ticket, waiting, refusal) => {
                     end_hold(store, key, &waiting, now);
                     self.publish_blocked(store, &waiting.waiter.tenant_key);
-                    let refusal = self.full(store, &waiting.waiter, refusal, now);
+                    let bound = self.bound_of(store, &waiting, now);
+                    let refusal = self.full(store, &waiting.waiter, refusal, bound, now);
                     self.displaced.push((ticket, refusal));
                     self.wakes.push(Wake::start(holder.slot, key));
                 }
@@ -108,13 +110,20 @@ impl Vm {
         Given::Way(ticket, Box::new(taken), full)
     }
 
-    /// Completes the refusal of a full queue.
-    pub(super) fn full(&mut self, store: &impl Store, waiter: &Waiter, refusal: Refusal, now: Time) -> Refusal {
+    /// Completes the refusal of a full queue, given what keeps the waiter from starting.
+    pub(super) fn full(
+        &mut self,
+        store: &impl Store,
+        waiter: &Waiter,
+        refusal: Refusal,
+        bound: Option<Refusal>,
+        now: Time,
+    ) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let place = self.place(&seen, waiter, now);
         let wait = place.wait.unwrap_or_default();
         let retry = Retry::After(self.promise(&seen, (waiter.key(), &waiter.lane), wait, now));
-        Refusal { retry, place: Some(place), ..refusal }
+        Refusal { retry, place: Some(place), detail: kept_from_starting(bound), ..refusal }
     }
 }
 

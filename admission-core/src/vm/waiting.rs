@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::bound::kept_from_starting;
 use super::claim::contention;
 use super::dispatch::{note_emptiness, stays_until};
 use super::elsewhere::tenant_at;
@@ -13,7 +14,7 @@ use crate::decide::{Held, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::forecast;
 use crate::ledger::{Backlog, FlowKey, Ledger, Starts};
 use crate::members::{Holder, Members};
-use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
+use crate::outcome::{Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::policy::{Lane, QueueLimits};
 use crate::queue::{Aside, Queue, Shares, Ticket, Waiter};
 use crate::store::{self, Store, StoreError};
@@ -110,7 +111,10 @@ impl Vm {
                 Ok(ticket) => return Ok(Joined::Waiting(ticket)),
                 Err(NotJoined::Full(refusal, Some(excess))) if self.displace(store, &waiter, &refusal, excess, now) => {
                 }
-                Err(NotJoined::Full(refusal, _)) => return Err(self.full(store, &waiter, *refusal, now)),
+                Err(NotJoined::Full(full, _)) => {
+                    let bound = self.behind_the_line(store, &waiter, refused);
+                    return Err(self.full(store, &waiter, *full, Some(bound), now));
+                }
                 Err(NotJoined::Refused(refusal)) => return Err(refusal),
                 Err(NotJoined::MayStart) => {}
             }
@@ -122,7 +126,10 @@ impl Vm {
         }
         match self.join(store, waiter.clone(), &queue, &refused, false, now) {
             Ok(ticket) => Ok(Joined::Waiting(ticket)),
-            Err(NotJoined::Full(refusal, _)) => Err(self.full(store, &waiter, *refusal, now)),
+            Err(NotJoined::Full(full, _)) => {
+                let bound = self.behind_the_line(store, &waiter, refused);
+                Err(self.full(store, &waiter, *full, Some(bound), now))
+            }
             Err(NotJoined::Refused(refusal)) => Err(refusal),
             Err(NotJoined::MayStart) => Err(refused),
         }
@@ -142,7 +149,7 @@ impl Vm {
         let key = waiter.key();
         let (seen, _) = store::read::<Ledger>(store, &key).map_err(failed)?;
         let tenant = tenant_at(store, &waiter.tenant_key, &self.members).map_err(failed)?;
-        self.fits_its_patience(&seen, &waiter, limits, refused, now).map_err(NotJoined::Refused)?;
+        self.fits_its_patience(store, &seen, (&waiter, limits), refused, now).map_err(NotJoined::Refused)?;
         let ticket = Ticket(self.next_ticket);
         self.next_ticket = self.next_ticket.wrapping_add(1);
         let aside = match refused.reason.obstacle() {
@@ -164,6 +171,7 @@ impl Vm {
         if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
             queue.extend(ticket, until);
         }
+        queue.keep(waiter.lane.key, refused.reason);
         let (report, bytes) = (queue.report(), queue.bytes_of(&waiter.tenant_key));
         let members = &self.members;
         let published = store::update(store, &key, |ledger: &mut Ledger| {
@@ -219,9 +227,9 @@ impl Vm {
     /// The place that a waiter would have, if it is one that it would have the patience for.
     fn fits_its_patience(
         &mut self,
+        store: &impl Store,
         seen: &Ledger,
-        waiter: &Waiter,
-        limits: &QueueLimits,
+        (waiter, limits): (&Waiter, &QueueLimits),
         refused: &Refusal,
         now: Time,
     ) -> Result<(), Refusal> {
@@ -235,7 +243,8 @@ impl Vm {
         let knob = own.map_or_else(|| Arc::clone(&limits.max_wait_knob), |_| "the request's own deadline".into());
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
         let retry = Retry::After(self.promise(seen, (waiter.key(), &waiter.lane), wait, now));
-        Err(Refusal { reason: Reason::WaitTooLong, limit, detail: Detail::None, retry, place: Some(place) })
+        let detail = kept_from_starting(Some(self.behind_the_line(store, waiter, refused.clone())));
+        Err(Refusal { reason: Reason::WaitTooLong, limit, detail, retry, place: Some(place) })
     }
 
     pub(super) fn place(&self, seen: &Ledger, waiter: &Waiter, now: Time) -> Place {

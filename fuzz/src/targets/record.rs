@@ -11,8 +11,8 @@ use admission_core::directory::Directory;
 use admission_core::estimate::{Batch, Experience, Family, Inputs};
 use admission_core::keys::Keys;
 use admission_core::ledger::{
-    Amount, Backlog, Blocked, Cost, Evictable, Flow, FlowKey, Head, LaneKey, Large, Ledger, Part, Report, SubFlow,
-    TallyKey, Yielding,
+    Amount, Backlog, Blocked, Cost, Evictable, Flow, FlowKey, Head, Kept, LaneKey, Large, Ledger, Part, Report,
+    SubFlow, TallyKey, Yielding,
 };
 use admission_core::members::{Holder, Members, Observer};
 use admission_core::record::Record;
@@ -115,7 +115,8 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     let yielding = heads.iter().map(|head| Yielding { head: *head, blocks: Blocks(u64::MAX), steered: true }).collect();
     let (waiting, heads) = (vec![(LANE, backlog); 2], heads.to_vec());
     let large = vec![Large { flow: 1, bytes: u64::MAX }];
-    ledger.publish(members, holder, &Report { waiting, heads, yielding, large, for_a_class: true, demand: 3 });
+    let kept = vec![Kept { lane: LANE, reason: ledger.kept(members).find_map(|kept| kept.reason) }];
+    ledger.publish(members, holder, &Report { waiting, heads, yielding, large, for_a_class: true, demand: 3, kept });
     let _ = ledger.firsts(members).count();
     let _ = ledger.hold_line(NOW, Time(u64::MAX));
     assert!(!ledger.hold_line(NOW, NOW), "one at a time");

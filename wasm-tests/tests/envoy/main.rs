@@ -36,5 +36,6 @@ mod sdk;
 mod settle;
 mod shadow;
 mod tokens;
+mod what_bound;
 mod whole_policy;
 mod workers;

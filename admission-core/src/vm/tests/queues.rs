@@ -8,6 +8,7 @@ use crate::outcome::{Refusal, Retry};
 use crate::queue::{Ticket, Waiter};
 
 mod aging;
+mod bound;
 mod corners;
 mod eviction;
 mod fit;
