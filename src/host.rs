@@ -5,7 +5,7 @@
 //! where nothing here is called.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use admission_core::answer::Answer;
 use admission_core::units::{Millis, Time};
@@ -58,6 +58,13 @@ pub fn now() -> Time {
         }
         Clock::Runs => clock(),
     }
+}
+
+/// The time of day.
+pub fn time_of_day() -> SystemTime {
+    // SAFETY: as above.
+    let nanoseconds = unsafe { wasip1::clock_time_get(wasip1::CLOCKID_REALTIME, 1_000_000) };
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds.unwrap_or_default())
 }
 
 fn clock() -> Time {
@@ -207,8 +214,8 @@ pub fn response_body(start: usize, length: usize) -> Vec<u8> {
 }
 
 /// Sets a value that access logs find in the filter state under `wasm.` and this name.
-pub fn set_filter_state(name: &str, value: &str) {
-    report("set filter state", hostcalls::set_property(vec![name], Some(value.as_bytes())));
+pub fn set_filter_state(name: &str, value: &[u8]) {
+    report("set filter state", hostcalls::set_property(vec![name], Some(value)));
 }
 
 /// A value of the current stream's filter state that [`set_filter_state`] has set, in this filter or in another one of wasm.
@@ -216,13 +223,33 @@ pub fn filter_state(name: &str) -> Option<String> {
     text_property(&[name])
 }
 
-/// Makes values of a name in filter states last as long as the request, over redirects within the proxy. For the root that is being
-/// configured; only its streams' values are meant.
-pub fn declare_request_state(name: &str) {
-    // DeclarePropertyArguments: 1 is the name, 3 the type (1 is text), 5 the span (1 is the request).
-    let mut arguments = vec![0x0a, u8::try_from(name.len()).unwrap_or(0)];
-    arguments.extend_from_slice(name.as_bytes());
-    arguments.extend_from_slice(&[0x18, 1, 0x28, 1]);
+/// A kind of value in filter states; values of no kind are bytes, and last as long as their stream.
+#[derive(Clone, Copy)]
+pub enum State {
+    /// Text that lasts as long as the request, over redirects within the proxy.
+    OfRequest,
+    /// A `google.protobuf.Struct`, which access logs print as an object.
+    Object,
+}
+
+/// Makes values of a name in filter states this kind of value. For the root that is being configured; only its streams' values are
+/// meant.
+pub fn declare_state(name: &str, state: State) {
+    const OBJECT: &str = "type.googleapis.com/google.protobuf.Struct";
+    // DeclarePropertyArguments: 1 is the name, 3 the type (1 is text, 3 is protobuf), 4 the type's name, 5 the span (1 is the request).
+    let mut arguments = vec![];
+    let mut text = |field: u8, text: &str| {
+        arguments.extend_from_slice(&[field << 3 | 2, u8::try_from(text.len()).unwrap_or(0)]);
+        arguments.extend_from_slice(text.as_bytes());
+    };
+    text(1, name);
+    match state {
+        State::OfRequest => arguments.extend_from_slice(&[0x18, 1, 0x28, 1]),
+        State::Object => {
+            text(4, OBJECT);
+            arguments.extend_from_slice(&[0x18, 3]);
+        }
+    }
     report("declare a property", hostcalls::call_foreign_function("declare_property", Some(&arguments)).map(drop));
 }
 

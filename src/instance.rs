@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
-use admission_core::directory::Directory;
+use admission_core::directory::{Directory, Held};
 use admission_core::estimate::{Estimates, Estimator};
 use admission_core::gather::gather;
 use admission_core::keys::Keys;
@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::notices::Notices;
 use crate::routes::Routes;
 use crate::store::SharedData;
-use crate::stream::Stream;
+use crate::stream::{self, Stream};
 use crate::wakes::Wakes;
 
 /// A stream, and its id in the proxy.
@@ -47,6 +47,8 @@ pub struct Instance {
     notices: Notices,
     /// No other VM has this number.
     pub id: u64,
+    /// Name of the filter state in which access logs find its decisions.
+    pub decisions: String,
     /// Those that roots and streams are held to.
     policies: RefCell<Vec<Weak<Policy>>>,
     /// One of them has gone, and what only it needed is not yet forgotten.
@@ -72,15 +74,16 @@ impl Instance {
     pub fn of(policy: &Rc<Policy>, root_id: String, context_id: u32) -> Rc<Self> {
         let instance = INSTANCES.with_borrow_mut(|instances| {
             let name = (policy.namespace.clone(), root_id);
-            Rc::clone(instances.entry(name).or_insert_with(|| Rc::new(Self::new(policy))))
+            let decisions = stream::decisions_of(&name.1);
+            Rc::clone(instances.entry(name).or_insert_with(|| Rc::new(Self::new(policy, decisions))))
         });
-        instance.vm.borrow_mut().announce(&Directory::of(policy));
+        instance.vm.borrow_mut().announce(&Directory::of(policy), Held::of(policy));
         instance.newest.set(context_id);
         instance.policies.borrow_mut().push(Rc::downgrade(policy));
         instance
     }
 
-    fn new(policy: &Policy) -> Self {
+    fn new(policy: &Policy, decisions: String) -> Self {
         Self {
             vm: RefCell::new(Vm::new(policy.keys.clone())),
             metrics: Metrics::default(),
@@ -94,6 +97,7 @@ impl Instance {
             last_trouble: RefCell::default(),
             notices: Notices::default(),
             id: host::random(),
+            decisions,
             policies: RefCell::default(),
             policy_gone: Cell::new(false),
             seed: Cell::new(0),

@@ -175,7 +175,8 @@ pub struct Labels {
     lane: Arc<Lane>,
     /// By the pattern it fits.
     pub model: String,
-    endpoint: Api,
+    /// The API that was called.
+    pub endpoint: Api,
 }
 
 impl Labels {
@@ -189,11 +190,13 @@ impl Labels {
         }
     }
 
-    fn pool(&self) -> &str {
+    /// Name of the pool.
+    pub fn pool(&self) -> &str {
         self.pool.as_ref().map_or(NONE, |pool| &pool.name)
     }
 
-    fn lane(&self) -> &str {
+    /// Name of the lane.
+    pub fn lane(&self) -> &str {
         &self.lane.name
     }
 }

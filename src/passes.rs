@@ -4,7 +4,7 @@
 //! redirect: the headers of ours that the request then has are from the former pass. The other lasts as long as the stream, and says which
 //! namespace has judged it already.
 
-use crate::host;
+use crate::host::{self, State};
 
 /// Name of the value that lasts as long as the request.
 const TAGGED: &str = "sluice.tagged";
@@ -14,7 +14,7 @@ const JUDGED: &str = "sluice.judged.";
 
 /// Makes values of [`TAGGED`] outlast a redirect, in the root that is being configured.
 pub fn declare() {
-    host::declare_request_state(TAGGED);
+    host::declare_state(TAGGED, State::OfRequest);
 }
 
 /// Says whether a filter of ours has already put its own headers on the current request.
@@ -29,6 +29,6 @@ pub fn is_judged(namespace: &str) -> bool {
 
 /// Leaves both values for filters and passes that follow.
 pub fn mark(namespace: &str) {
-    host::set_filter_state(TAGGED, "1");
-    host::set_filter_state(&format!("{JUDGED}{namespace}"), "1");
+    host::set_filter_state(TAGGED, b"1");
+    host::set_filter_state(&format!("{JUDGED}{namespace}"), b"1");
 }

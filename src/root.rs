@@ -11,7 +11,7 @@ use proxy_wasm::types::ContextType;
 use std::time::Duration;
 
 use crate::control::{ControlStream, Desk};
-use crate::host;
+use crate::host::{self, State};
 use crate::http::Exchange;
 use crate::instance::Instance;
 use crate::passes;
@@ -98,10 +98,12 @@ impl RootContext for Root {
         match Plugin::parse(&self.get_plugin_configuration().unwrap_or_default()) {
             Ok(Plugin::Filter(policy)) => {
                 policy.outdated.iter().chain(&policy.unlimited).for_each(|problem| log::warn!("{problem}"));
+                log::info!("the policy {} is taken over", policy.fingerprint);
                 passes::declare();
                 let puller = policy.pull.as_ref().map(|pull| Box::new(Puller::new(&policy, pull)));
                 let (policy, routes, gauged) = (Rc::new(*policy), Rc::default(), Cell::default());
                 let instance = Instance::of(&policy, host::root_id(), self.context_id);
+                host::declare_state(&instance.decisions, State::Object);
                 self.role = Role::Filter(Filter { policy, routes, instance, told: false, gauged, puller });
                 self.set_tick_period(Duration::from_millis(TICK.0));
                 true

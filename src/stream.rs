@@ -3,11 +3,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use admission_core::answer as refusals;
 use admission_core::config::Upgrades;
 use admission_core::decide::{Ask, Rules};
 use admission_core::intake::{Asked, Intake, Next, Wait};
-use admission_core::outcome::{Detail, Reason, Refusal};
+use admission_core::log::Outcome;
+use admission_core::outcome::{Reason, Refusal};
 use admission_core::platform;
 use admission_core::policy::{Class, Lane, Policy, Pool};
 use admission_core::request::Api;
@@ -24,12 +24,17 @@ use crate::store::SharedData;
 use crate::{arrival, host, passes};
 
 mod answer;
+mod decision;
 mod passed_on;
+mod refuse;
 mod strip;
 mod turn;
 
 use answer::Answer;
+use decision::Verdict;
+pub use decision::decisions_of;
 use passed_on::{rewrite_body, tag};
+use refuse::what_is_left;
 use turn::Turn;
 
 /// A request and its answer. It keeps the policy it began under, whatever configuration comes later, unless it waits.
@@ -59,8 +64,13 @@ pub struct Stream {
     /// What it was admitted as.
     admitted_as: Option<Labels>,
     api: Api,
-    /// Why it would have been refused, were it not in shadow.
-    would_reject: Option<Reason>,
+    /// Name of its tenant.
+    tenant: String,
+    in_shadow: bool,
+    /// The end that it has come to other than admission.
+    verdict: Option<Box<Verdict>>,
+    /// Access logs have been left the decision.
+    is_logged: bool,
     /// What its body said, once that has been read.
     asked: Option<Asked>,
     /// Of its tenant's record.
@@ -113,7 +123,10 @@ impl Stream {
             failed: None,
             admitted_as: None,
             api: Api::Other,
-            would_reject: None,
+            tenant: String::new(),
+            in_shadow: false,
+            verdict: None,
+            is_logged: false,
             asked: None,
             tenant_key: String::new(),
         }
@@ -166,6 +179,7 @@ impl Stream {
     /// Admits to a pool, or to the one that takes what it refuses, or lets it wait for the one that time may open. Another pool can only be
     /// told as long as the headers can.
     fn admit(&mut self, taking: &mut Taking, ask: Ask, pool: Arc<Pool>) -> Result<Entry, Refusal> {
+        self.answer.estimate = Some(ask);
         let first = match self.try_pool(taking, ask, &pool) {
             Ok(admission) => {
                 self.admitted(taking, ask, (Arc::clone(&pool), pool), admission)?;
@@ -243,6 +257,7 @@ impl Stream {
         }
         self.waited = self.waited.or(lane.queue.is_some().then_some(Millis(0)));
         self.admitted_as = Some(labels(&taking.intake, Some(&pool), &lane));
+        self.note_terms(taking);
         (self.uncounted, self.api) = (true, taking.intake.arrival().api);
         self.answer.admit(ask, host::now());
         self.spending = spending;
@@ -271,42 +286,6 @@ impl Stream {
         }
         self.answer.correct(ask);
         Ok(())
-    }
-
-    /// Refuses, or in shadow only says so.
-    fn refuse(&mut self, taking: &Taking, refused: &Refusal) -> Action {
-        self.uncounted = false;
-        let intake = &taking.intake;
-        let lane = intake.lane(&self.policy);
-        let labels = labels(intake, intake.pool(), lane);
-        if intake.terms().in_shadow() {
-            if taking.headers_open {
-                tag(intake, lane, intake.pool());
-            }
-            let pool = intake.pool();
-            let passes = pool.is_some_and(|pool| pool.may_be_waited_for(refused.reason));
-            if lane.queue.is_some() && intake.could_wait() && passes {
-                self.instance.metrics.count_would_wait(&labels, refused.reason);
-            } else {
-                self.instance.metrics.count_would_reject(&labels, refused.reason);
-                if taking.headers_open {
-                    arrival::tag_would_reject(refused.reason.label());
-                }
-                self.would_reject = Some(refused.reason);
-            }
-            self.release_as(Usage::Refused);
-            self.phase = Phase::Passing;
-            return Action::Continue;
-        }
-        self.instance.metrics.count(&labels, refused.reason.label());
-        if let Detail::KeptBy(bound) = &refused.detail {
-            self.instance.metrics.count_queue_refusal(&labels, refused.reason, bound.reason);
-        }
-        let answer = refusals::refusal(refused, intake.arrival().api, &self.policy.reject, host::dice());
-        host::respond(&answer);
-        self.release_as(Usage::Refused);
-        self.phase = Phase::Refused;
-        Action::Pause
     }
 
     /// Gives back what the request holds. Whatever ends it comes here at least once, and only the first time counts.
@@ -437,7 +416,7 @@ impl Stream {
     /// The answer's headers have come.
     pub fn response_headers(&mut self) {
         self.answered = true;
-        if self.lease.is_none() && self.would_reject.is_none() {
+        if self.lease.is_none() && self.verdict.is_none() {
             return;
         }
         let mut headers = Headers::of_answer();
@@ -452,12 +431,12 @@ impl Stream {
             }
             self.note_refusal(&status);
             let now = host::now();
-            for (name, value) in refusals::rate_limits(&self.spending.at(now)) {
+            for (name, value) in what_is_left(&self.spending.at(now), self.api) {
                 headers.set(name, value);
             }
             self.answer_begins(&mut headers, now);
         }
-        if let Some(reason) = self.would_reject {
+        if let Some(reason) = self.would_reject() {
             headers.set(platform::WOULD_REJECT, reason.label().to_owned());
         }
         headers.write_to_answer();
@@ -475,16 +454,26 @@ impl Stream {
 
     /// The stream has ended, however it did.
     pub fn end(&mut self) {
-        if let Phase::Waiting(taking, turn) = std::mem::replace(&mut self.phase, Phase::Passing) {
-            let now = host::now();
-            self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
-            self.instance.waits_no_more(turn.ticket);
-            let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
-            self.instance.metrics.count(&labels, LEFT);
-            self.instance.metrics.record_wait(&labels, LEFT, now.since(turn.since));
+        match std::mem::replace(&mut self.phase, Phase::Passing) {
+            Phase::Waiting(taking, turn) => self.leaves(&taking, &turn),
+            Phase::Taking(taking) => self.note_undecided(&taking),
+            Phase::Passing | Phase::Refused => {}
         }
         self.answer_ends();
         self.release();
+    }
+
+    /// The caller has left while it waited.
+    fn leaves(&mut self, taking: &Taking, turn: &Turn) {
+        let now = host::now();
+        self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
+        self.instance.waits_no_more(turn.ticket);
+        let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
+        self.instance.metrics.count(&labels, LEFT);
+        self.instance.metrics.record_wait(&labels, LEFT, now.since(turn.since));
+        self.waited = Some(now.since(turn.since));
+        self.note_terms(taking);
+        self.note_verdict(Outcome::Left, labels, None);
     }
 }
 

@@ -2,13 +2,15 @@
 
 use serde::Serialize;
 
-use crate::budget::Standing;
 use crate::config::RetryAfterConfig;
 use crate::outcome::{self, Detail, Reason, Refusal, Retry};
 use crate::policy::Reject;
 use crate::request::Api;
 use crate::units::Millis;
-use crate::vm::Budgets;
+
+mod rate_limits;
+
+pub use rate_limits::{push_number, rate_limits};
 
 /// An HTTP answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,65 +59,6 @@ pub fn refusal(refusal: &Refusal, api: Api, reject: &Reject, dice: u32) -> Answe
     }
     Answer { status, headers, body: body.unwrap_or_default() }
 }
-
-/// What an admitted caller is told of its tenant's budgets: the fields of the RateLimit draft, and those of OpenAI's API.
-#[must_use]
-pub fn rate_limits(budgets: &Budgets) -> Vec<(&'static str, String)> {
-    let known = [(&REQUESTS, budgets.requests), (&TOKENS, budgets.tokens)];
-    let mut headers = Vec::with_capacity(8);
-    let (mut policy, mut state) = (String::with_capacity(64), String::with_capacity(64));
-    for (fields, standing) in known {
-        let Some(Standing { limit, remaining, reset, window }) = standing else { continue };
-        headers.push((fields.limit, limit.to_string()));
-        headers.push((fields.remaining, remaining.to_string()));
-        headers.push((fields.reset, reset.0.to_string() + "ms"));
-        push_item(&mut policy, fields.name, [(";q=", limit), (";w=", window.0.div_ceil(1_000))]);
-        push_item(&mut state, fields.name, [(";r=", remaining), (";t=", reset.0.div_ceil(1_000))]);
-    }
-    if !policy.is_empty() {
-        headers.push(("ratelimit-policy", policy));
-        headers.push(("ratelimit", state));
-    }
-    headers
-}
-
-/// Appends an item of a structured header, such as `"tokens";r=120;t=4`.
-fn push_item(list: &mut String, name: &str, parameters: [(&str, u64); 2]) {
-    list.push_str(if list.is_empty() { "\"" } else { ", \"" });
-    list.push_str(name);
-    list.push('"');
-    for (key, value) in parameters {
-        list.push_str(key);
-        push_number(list, value);
-    }
-}
-
-/// Appends a number. Formatting would cost several times as much, and every answer has a dozen of them.
-pub fn push_number(text: &mut String, number: u64) {
-    text.push_str(itoa::Buffer::new().format(number));
-}
-
-/// How a budget is named in OpenAI's headers and in the draft's.
-struct Fields {
-    name: &'static str,
-    limit: &'static str,
-    remaining: &'static str,
-    reset: &'static str,
-}
-
-const REQUESTS: Fields = Fields {
-    name: "requests",
-    limit: "x-ratelimit-limit-requests",
-    remaining: "x-ratelimit-remaining-requests",
-    reset: "x-ratelimit-reset-requests",
-};
-
-const TOKENS: Fields = Fields {
-    name: "tokens",
-    limit: "x-ratelimit-limit-tokens",
-    remaining: "x-ratelimit-remaining-tokens",
-    reset: "x-ratelimit-reset-tokens",
-};
 
 /// The wait, lengthened by a random part of up to `jitter`, within the bounds. A wait of `max` or more is spread below it: callers of a
 /// long overload are not to come back in one moment.
@@ -338,20 +281,6 @@ mod tests {
         assert_eq!(body["error"]["batch_url"], "https://batch.example/v1");
         let other = refusal(&refused(Reason::AllBusy, Retry::After(Millis(1))), Api::Completions, &policy.reject, 7);
         assert!(!String::from_utf8(other.body).unwrap().contains("batch.example"), "only where it helps");
-    }
-
-    #[test]
-    fn budgets_are_told_in_both_ways() {
-        let standing =
-            |limit, remaining, reset| Standing { limit, remaining, reset: Millis(reset), window: Millis(60_000) };
-        let budgets = Budgets { requests: Some(standing(600, 599, 100)), tokens: Some(standing(9_000, 0, 61_500)) };
-        let headers = rate_limits(&budgets);
-        let header = |name| headers.iter().find(|(header, _)| *header == name).map(|(_, value)| value.as_str());
-        assert_eq!(header("ratelimit-policy"), Some("\"requests\";q=600;w=60, \"tokens\";q=9000;w=60"));
-        assert_eq!(header("ratelimit"), Some("\"requests\";r=599;t=1, \"tokens\";r=0;t=62"));
-        assert_eq!(header("x-ratelimit-remaining-requests"), Some("599"));
-        assert_eq!(header("x-ratelimit-reset-tokens"), Some("61500ms"));
-        assert!(rate_limits(&Budgets::default()).is_empty());
     }
 
     #[test]

@@ -87,6 +87,30 @@ pub struct NotYet {
     pub measured: u64,
 }
 
+/// The standings of budgets; `None` for one that does not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budgets {
+    /// Requests.
+    pub requests: Option<Standing>,
+    /// Prompt and output tokens.
+    pub tokens: Option<Standing>,
+}
+
+impl Budgets {
+    /// The standings of rates of which so much was spent.
+    #[must_use]
+    pub fn of(rates: &Rates, (requests, tokens): (Spent, Spent), now: Time) -> Self {
+        let standing = |rate: &Option<Rate>, spent| rate.as_ref().map(|rate| rate.standing(spent, now));
+        Self { requests: standing(&rates.requests, requests), tokens: standing(&rates.tokens, tokens) }
+    }
+
+    /// True while something of a budget is not yet earned back.
+    #[must_use]
+    pub fn owe(&self) -> bool {
+        [self.requests, self.tokens].into_iter().flatten().any(|standing| standing.reset > Millis(0))
+    }
+}
+
 /// How a budget stands, as callers are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {

@@ -122,6 +122,20 @@ impl Config {
         lanes.filter_map(|(index, lane)| lanes::outdated(&format!("lanes[{index}]"), lane)).collect()
     }
 
+    /// Places where the configuration says `mode: shadow`, each with the route or the name that it is said of.
+    #[must_use]
+    pub fn shadows(&self) -> Vec<String> {
+        let is_shadow = |mode: Option<Mode>| mode == Some(Mode::Shadow);
+        let whole = (self.mode == Mode::Shadow).then(|| "mode".to_owned());
+        let routes = self.routes.iter().enumerate().filter(|(_, route)| is_shadow(route.mode));
+        let named = |route: &RouteConfig| route.matches.as_ref().map(RouteMatchConfig::named).unwrap_or_default();
+        let routes = routes.map(|(index, route)| format!("routes[{index}]{}", named(route)));
+        let tiers = self.tiers.iter().filter(|(_, tier)| is_shadow(tier.mode)).map(|(name, _)| format!("tiers.{name}"));
+        let tenants = self.tenants.iter().filter(|(_, tenant)| is_shadow(tenant.mode));
+        let tenants = tenants.map(|(name, _)| format!("tenants.{name}"));
+        whole.into_iter().chain(routes).chain(tiers).chain(tenants).collect()
+    }
+
     /// The lack of limits of tenants that are not listed, where others have some.
     #[must_use]
     pub fn unlimited(&self) -> Option<Problem> {

@@ -3,16 +3,18 @@
 //! Shared data cannot be listed, and the control listener's plugin does not know the filter's configuration; so every
 //! filter writes the names it was configured with here. Names come from configurations only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gather::gather;
+use crate::members::{Holder, Members};
 use crate::policy::Policy;
-use crate::record::{Record, Sections, Writer};
+use crate::record::{Reader, Record, Sections, Writer};
 
 const SECTION_POOLS: u8 = 1;
 const SECTION_TENANTS: u8 = 2;
 const SECTION_LANES: u8 = 3;
 const SECTION_CLASSES: u8 = 4;
+const SECTION_POLICIES: u8 = 5;
 
 /// Ends a name; no name contains it.
 const END: u8 = b'\n';
@@ -28,7 +30,25 @@ pub struct Directory {
     pub lanes: BTreeSet<String>,
     /// That pools tally requests under.
     pub classes: BTreeSet<String>,
+    policies: BTreeMap<Holder, Held>,
     unknown: Sections,
+}
+
+/// A policy that a VM decides by, as far as the state page shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// Fingerprint of its configuration.
+    pub fingerprint: String,
+    /// Places of its configuration that say `mode: shadow`.
+    pub shadows: Vec<String>,
+}
+
+impl Held {
+    /// The part of a policy that is shown.
+    #[must_use]
+    pub fn of(policy: &Policy) -> Self {
+        Self { fingerprint: policy.fingerprint.clone(), shadows: policy.shadows.clone() }
+    }
 }
 
 impl Directory {
@@ -40,7 +60,7 @@ impl Directory {
             tenants: gather(policy.tenant_names().map(str::to_owned)),
             lanes: gather(policy.lanes().map(|lane| lane.name.clone())),
             classes: gather(policy.pools().flat_map(|pool| &pool.classes).map(|class| class.name.clone())),
-            unknown: Sections::default(),
+            ..Self::default()
         }
     }
 
@@ -59,6 +79,44 @@ impl Directory {
         }
         added
     }
+
+    /// Policies that live VMs decide by.
+    pub fn policies<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, &'a Held)> {
+        self.policies.iter().filter(|(holder, _)| members.counts(holder.epoch)).map(|(holder, held)| (*holder, held))
+    }
+
+    /// Says which policy a VM decides by; false when it was said.
+    pub fn hold(&mut self, members: &Members, holder: Holder, held: &Held) -> bool {
+        if self.policies.get(&holder) == Some(held) {
+            return false;
+        }
+        self.policies.retain(|other, _| other.slot != holder.slot && members.counts(other.epoch));
+        self.policies.insert(holder, held.clone());
+        true
+    }
+
+    fn write_policies(&self, out: &mut Writer) {
+        for (holder, held) in &self.policies {
+            out.u16(holder.slot);
+            out.u64(holder.epoch);
+            let lines = [&held.fingerprint].into_iter().chain(&held.shadows).map(String::as_str);
+            let text = gather::<Vec<&str>, _>(lines).join("\n");
+            out.u32(u32::try_from(text.len()).unwrap_or(0));
+            out.bytes(text.as_bytes());
+        }
+    }
+}
+
+fn read_policies(reader: &mut Reader<'_>) -> Option<BTreeMap<Holder, Held>> {
+    let mut policies = BTreeMap::new();
+    while !reader.is_empty() {
+        let holder = Holder { slot: reader.u16()?, epoch: reader.u64()? };
+        let length = usize::try_from(reader.u32()?).ok()?;
+        let mut lines = std::str::from_utf8(reader.bytes(length)?).ok()?.split('\n').map(str::to_owned);
+        let fingerprint = lines.next().unwrap_or_default();
+        policies.insert(holder, Held { fingerprint, shadows: lines.collect() });
+    }
+    Some(policies)
 }
 
 impl Record for Directory {
@@ -77,13 +135,18 @@ impl Record for Directory {
                 }
             });
         }
+        writer.section(SECTION_POLICIES, |out| self.write_policies(out));
         writer.finish(&self.unknown)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut directory = Self::default();
-        directory.unknown = Sections::read(bytes, |tag, reader| {
+        directory.unknown = Sections::read(bytes, |tag, mut reader| {
             let names = match tag {
+                SECTION_POLICIES => {
+                    directory.policies = read_policies(&mut reader)?;
+                    return Some(true);
+                }
                 SECTION_POOLS => &mut directory.pools,
                 SECTION_TENANTS => &mut directory.tenants,
                 SECTION_LANES => &mut directory.lanes,
@@ -114,5 +177,30 @@ mod tests {
         assert!(!directory.add(&of(&["a"])));
         assert!(directory.add(&of(&["c"])));
         assert_eq!(Directory::decode(&directory.encode()), Some(of(&["a", "b", "c"])));
+    }
+
+    #[test]
+    fn a_vm_has_one_policy_for_as_long_as_it_lives() {
+        let mut members = Members::default();
+        let (a, b) = (members.join().unwrap(), members.join().unwrap());
+        let held = |fingerprint: &str, shadows: &[&str]| Held {
+            fingerprint: fingerprint.to_owned(),
+            shadows: shadows.iter().map(|place| (*place).to_owned()).collect(),
+        };
+        let mut directory = Directory::default();
+        assert!(directory.hold(&members, a, &held("1", &["mode", "routes[0] (new)"])));
+        assert!(directory.hold(&members, b, &held("1", &[])));
+        assert!(directory.hold(&members, a, &held("2", &["tiers.trial"])));
+        assert!(!directory.hold(&members, a, &held("2", &["tiers.trial"])));
+        let directory = Directory::decode(&directory.encode()).unwrap();
+        let of = |members: &Members| -> Vec<(u16, String, usize)> {
+            directory
+                .policies(members)
+                .map(|(vm, held)| (vm.slot, held.fingerprint.clone(), held.shadows.len()))
+                .collect()
+        };
+        assert_eq!(of(&members), [(0, "2".to_owned(), 1), (1, "1".to_owned(), 0)]);
+        members.fence(&[crate::members::Member { holder: a, heartbeat: 0 }]);
+        assert_eq!(of(&members), [(1, "1".to_owned(), 0)]);
     }
 }

@@ -13,6 +13,7 @@ use crate::view::{Admitted, WorkerKey};
 mod bands;
 mod begun;
 mod blocked;
+mod charged_under;
 mod drain;
 mod fair;
 mod hold;
@@ -41,6 +42,7 @@ pub use victims::Evictable;
 
 use bands::Bands;
 use begun::Acknowledged;
+use charged_under::ChargedUnder;
 use fair::Tags;
 use hold::Hold;
 use last_starts::LastStarts;
@@ -143,6 +145,7 @@ pub struct Ledger {
     requests_spent: Spent,
     tokens_spent: Spent,
     tier_budgets: TierBudgets,
+    charged_under: ChargedUnder,
     tallies: PerVm<Tally>,
     marks: Marks,
     flows: Tags<MOST_FLOWS>,
@@ -246,6 +249,7 @@ impl Ledger {
 
     /// Spends what a request costs from the budgets there are.
     pub fn spend(&mut self, rates: &Rates, cost: Cost, now: Time) {
+        self.charged_under.note(rates);
         if let Some(rate) = &rates.requests {
             let spend = |spent| rate.spend(spent, cost.requests, now);
             self.tier_budgets.change(rate, &mut self.requests_spent, now, spend);

@@ -24,6 +24,7 @@ pub mod identity;
 pub mod intake;
 pub mod keys;
 pub mod ledger;
+pub mod log;
 pub mod members;
 pub mod outcome;
 pub mod pairs;

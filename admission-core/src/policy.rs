@@ -14,6 +14,7 @@ use crate::problem::Problem;
 use crate::units::Millis;
 
 mod build;
+mod fingerprint;
 mod lane;
 mod limits;
 mod pool;
@@ -58,6 +59,10 @@ pub struct Control {
 pub struct Policy {
     /// As configured; names the VM's state.
     pub namespace: String,
+    /// Fingerprint of the configuration, the same for every way of writing it.
+    pub fingerprint: String,
+    /// Places of the configuration that say `mode: shadow`.
+    pub shadows: Vec<String>,
     /// Names of the records.
     pub keys: Keys,
     /// Whether decisions bind where nothing more specific says so.
@@ -139,7 +144,11 @@ impl Plugin {
         let mut problems = Vec::new();
         let read = PluginConfig::read(json, &mut problems);
         let plugin = read.and_then(|config| match config {
-            PluginConfig::Filter(config) => Some(Self::Filter(Box::new(build::policy(&config, &mut problems)))),
+            PluginConfig::Filter(config) => {
+                let mut policy = build::policy(&config, &mut problems);
+                policy.fingerprint = fingerprint::of(json);
+                Some(Self::Filter(Box::new(policy)))
+            }
             PluginConfig::Control(config) => build::control(&config, &mut problems).map(Self::Control),
         });
         match plugin {

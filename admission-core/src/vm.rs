@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::budget::{Rates, Spent, Standing};
+use crate::budget::{Budgets, Rates, Spent};
 use crate::decide::{Ask, Line, Rules};
-use crate::directory::Directory;
+use crate::directory::{Directory, Held};
 use crate::endpoint::Endpoint;
 use crate::forecast::Promises;
 use crate::gather::gather;
@@ -133,15 +133,6 @@ pub struct Admission {
     pub spending: Spending,
 }
 
-/// How a tenant's budgets stand; absent where there is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Budgets {
-    /// Requests for each minute.
-    pub requests: Option<Standing>,
-    /// Tokens for each minute.
-    pub tokens: Option<Standing>,
-}
-
 /// What a tenant had spent of its budgets at some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spending {
@@ -153,11 +144,13 @@ impl Spending {
     /// How the budgets stand at a later time, if nothing else was spent.
     #[must_use]
     pub fn at(&self, now: Time) -> Budgets {
-        let (requests, tokens) = self.spent;
-        Budgets {
-            requests: self.rates.requests.as_ref().map(|rate| rate.standing(requests, now)),
-            tokens: self.rates.tokens.as_ref().map(|rate| rate.standing(tokens, now)),
-        }
+        Budgets::of(&self.rates, self.spent, now)
+    }
+
+    /// The rates of the budgets.
+    #[must_use]
+    pub fn rates(&self) -> &Rates {
+        &self.rates
     }
 
     /// Whether tokens are among the budgets.
@@ -183,6 +176,9 @@ pub struct Vm {
     beaten: Option<Time>,
     ticked: Option<Time>,
     unlisted: Directory,
+    holds: Held,
+    /// Under which it has said what it holds.
+    says_that_it_holds: Option<Holder>,
     /// By the name of each list, as last read.
     workers: LastRead,
     /// Those that wait here, by the pool's record.
@@ -227,6 +223,8 @@ impl Vm {
             beaten: None,
             ticked: None,
             unlisted: Directory::default(),
+            holds: Held::default(),
+            says_that_it_holds: None,
             workers: LastRead::default(),
             queues: BTreeMap::new(),
             next_ticket: 0,
@@ -246,10 +244,11 @@ impl Vm {
         }
     }
 
-    /// Names that the state page is to show; written with the next request, not before, since configurations are also
-    /// read by VMs that are thrown away.
-    pub fn announce(&mut self, names: &Directory) {
+    /// Names that the state page is to show, and the policy that this VM decides by from now on; written with the next request, not
+    /// before, since configurations are also read by VMs that are thrown away.
+    pub fn announce(&mut self, names: &Directory, held: Held) {
         self.unlisted.add(names);
+        (self.holds, self.says_that_it_holds) = (held, None);
     }
 
     /// Whose holdings count, as of the last tick.
@@ -313,13 +312,14 @@ impl Vm {
 
     /// Adds the names to the directory, which only the state page reads: no request waits for it.
     fn list(&mut self, store: &impl Store) {
-        if self.unlisted == Directory::default() {
-            return;
-        }
-        let names = std::mem::take(&mut self.unlisted);
-        let add = |all: &mut Directory| all.add(&names).then_some(()).ok_or(());
-        if store::update(store, &self.keys.directory(), add).is_err() {
-            self.unlisted = names;
+        let Some(holder) = self.holder.filter(|holder| self.says_that_it_holds != Some(*holder)) else { return };
+        let Self { unlisted, holds, members, .. } = self;
+        let add = |all: &mut Directory| {
+            let (added, held) = (all.add(unlisted), all.hold(members, holder, holds));
+            (added || held).then_some(()).ok_or(())
+        };
+        if store::update(store, &self.keys.directory(), add).is_ok() {
+            (self.unlisted, self.says_that_it_holds) = (Directory::default(), Some(holder));
         }
     }
 

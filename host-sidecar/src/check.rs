@@ -124,6 +124,9 @@ fn document(node: &Node<'_>, kind: Kind, file: &[Config], notes: &mut Notes) {
         plugin(written, notes);
     }
     warnings::one_name(&written, notes);
+    if kind != Kind::Sidecar {
+        warnings::no_default(node, notes);
+    }
     match kind {
         Kind::Sidecar => sidecar(node.value, notes),
         Kind::EnvoyFilter => warnings::patches(node, file, notes),

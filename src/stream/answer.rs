@@ -16,19 +16,16 @@ use crate::host;
 use crate::metrics::Histogram;
 use crate::store::SharedData;
 
-/// Where access logs find what came of a request that was admitted, behind the proxy's own `wasm.`: pairs of a name and a value, one
-/// blank between them. Each value of filter state costs more than writing all of them into one.
-const SUMMARY: &str = "sluice.summary";
-
 /// Of one stream of the proxy, from its request's headers to the end of its answer.
 #[derive(Default)]
 pub(super) struct Answer {
     /// The request's headers.
     arrived: Time,
-    /// When it was admitted, and as what; its body may have corrected that.
+    /// When it was admitted.
     admitted: Time,
-    estimate: Option<Ask>,
-    reader: Option<AnswerReader>,
+    /// What the request was taken for when it was last decided; its body may have corrected that.
+    pub(super) estimate: Option<Ask>,
+    pub(super) reader: Option<AnswerReader>,
     /// Takes out what was asked for on the client's behalf.
     strip: Option<Strip>,
     first_output: Option<Time>,
@@ -55,7 +52,7 @@ impl Answer {
         self.reserved = Tokens(0);
     }
 
-    fn ttft(&self) -> Option<Millis> {
+    pub(super) fn ttft(&self) -> Option<Millis> {
         self.first_output.map(|first| first.since(self.arrived))
     }
 }
@@ -138,37 +135,18 @@ impl Stream {
     }
 
     /// The stream has ended, before its lease is given back: says what came of it.
-    pub(super) fn answer_ends(&self) {
+    pub(super) fn answer_ends(&mut self) {
+        let served = self.whole_answer().map(AnswerReader::served);
+        self.leave_decision(served.as_ref());
         let Some(estimate) = self.answer.estimate.filter(|_| self.lease.is_some()) else { return };
-        let reader = self.answer.reader.as_ref().filter(|reader| !reader.failed());
-        let served = reader.map(AnswerReader::served);
-        host::set_filter_state(SUMMARY, &self.summary(&estimate, served.as_ref()));
-        let (Some(reader), Some(Served { prompt, output, .. })) = (reader, served) else { return };
+        let (Some(reader), Some(Served { prompt, output, .. })) = (self.whole_answer(), served) else { return };
         self.measure(&estimate, prompt, output);
         self.teach(estimate.output, prompt, output.filter(|_| reader.ended()));
     }
 
-    /// What is known of the request; the rest is left out.
-    fn summary(&self, estimate: &Ask, served: Option<&Served>) -> String {
-        const ROOM: usize = 192;
-        let mut summary = String::with_capacity(ROOM);
-        let mut say = |name: &str, value: Option<u64>| {
-            if let Some(value) = value {
-                summary.push_str(name);
-                push_number(&mut summary, value);
-            }
-        };
-        let reported = |of: fn(&Served) -> Option<Tokens>| served.and_then(of).map(|tokens| tokens.0);
-        say("estimated_prompt_tokens=", Some(estimate.prompt.0));
-        say(" estimated_output_tokens=", Some(estimate.output.0));
-        say(" prompt_tokens=", reported(|served| served.prompt));
-        say(" cached_tokens=", reported(|served| served.prompt.map(|_| served.cached)));
-        say(" output_tokens=", reported(|served| served.output));
-        say(" ttft_ms=", self.answer.ttft().map(|ttft| ttft.0));
-        if let Some(reader) = self.answer.reader.as_ref().filter(|reader| reader.form() != Form::Encoded) {
-            summary.push_str(if reader.ended() { " complete=true" } else { " complete=false" });
-        }
-        summary
+    /// The answer as far as it was read, unless it says that it failed.
+    fn whole_answer(&self) -> Option<&AnswerReader> {
+        self.answer.reader.as_ref().filter(|reader| !reader.failed())
     }
 
     /// Tells what the worker has made of the request, for estimates to come; of the answer only where it came to its end.

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use admission_core::answer;
 use admission_core::decide::Ask;
+use admission_core::log::Outcome;
 use admission_core::outcome::{Detail, Reason, Refusal, Retry};
 use admission_core::policy::{Policy, Pool};
 use admission_core::queue::{Ticket, Waiter};
@@ -18,9 +18,6 @@ use crate::host;
 use crate::metrics::ADMITTED;
 use crate::routes::Routes;
 use crate::store::SharedData;
-
-/// Where access logs find how long a request has waited, behind the proxy's own `wasm.`; in milliseconds.
-const QUEUE_WAIT: &str = "sluice.queue_wait_ms";
 
 /// A place in line.
 pub(super) struct Turn {
@@ -101,7 +98,6 @@ impl Stream {
             return self.release_as(Usage::Refused);
         };
         self.waited = Some(waited);
-        host::set_filter_state(QUEUE_WAIT, &waited.0.to_string());
         let Turn { ask, pool, .. } = turn;
         if let Err(refused) = self.admitted(&mut taking, ask, (Arc::clone(&pool), pool), admission) {
             self.refuse(&taking, &refused);
@@ -118,7 +114,7 @@ impl Stream {
     pub fn give_up(&mut self, refused: &Refusal) {
         if let Phase::Waiting(taking, turn) = std::mem::replace(&mut self.phase, Phase::Passing) {
             let waited = host::now().since(turn.since);
-            host::set_filter_state(QUEUE_WAIT, &waited.0.to_string());
+            self.waited = Some(waited);
             let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
             self.instance.metrics.record_wait(&labels, refused.reason.label(), waited);
             // A worker that already answers a request whose body is held back has decided for itself.
@@ -137,12 +133,13 @@ impl Stream {
     pub fn evict(&mut self) {
         let Some(lease) = self.lease.filter(|_| !self.answered) else { return };
         self.count_admission();
-        if let Some(labels) = &self.admitted_as {
-            self.instance.metrics.count_evicted(labels);
-        }
         let refused = self.instance.vm(|vm| vm.evicted(&SharedData, lease, host::now()));
-        host::respond(&answer::refusal(&refused, self.api, &self.policy.reject, host::dice()));
+        if let Some(labels) = self.admitted_as.take() {
+            self.instance.metrics.count_evicted(&labels);
+            self.note_verdict(Outcome::Evicted, labels, Some(&refused));
+        }
         self.release_as(Usage::Refused);
+        self.respond(&refused, self.api, (&self.tenant_key, self.spending.rates()));
         self.phase = Phase::Refused;
     }
 

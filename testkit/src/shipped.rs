@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::checkout;
+
 /// Where the shipped configurations expect the module.
 const MODULE: &str = "/etc/sluice/sluice.wasm";
 
@@ -37,6 +39,20 @@ pub fn set_module(value: &mut Value, path: &Path) {
         Value::Object(fields) => fields.values_mut().for_each(|field| set_module(field, path)),
         _ => {}
     }
+}
+
+/// The filter as the comment in `envoy.yaml` says to load it.
+///
+/// # Errors
+/// When the comment cannot be read, or loads no filter.
+pub fn watched_filter() -> Result<Value> {
+    let text = std::fs::read_to_string(checkout::shipped("envoy.yaml")).context("cannot read envoy.yaml")?;
+    let lines = text.lines().skip_while(|line| !line.contains("#   - name: sluice"));
+    let lines = lines.map_while(|line| line.trim_start().strip_prefix("#   "));
+    let comment = lines.collect::<Vec<_>>().join("\n");
+    let watched: Value = serde_norway::from_str(&comment).context("the comment in envoy.yaml is not YAML")?;
+    let filter = watched.get(0).filter(|filter| filter["config_discovery"].is_object());
+    filter.cloned().context("the comment in envoy.yaml loads no filter")
 }
 
 /// The element of an array that has this `name`.

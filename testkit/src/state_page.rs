@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::parts::TOKEN;
 
@@ -37,15 +37,18 @@ pub fn held_and_waiting(state: &Value) -> (u64, u64) {
 
 /// Tokens and blocks that are held beside requests; there are none where no request is.
 pub fn nothing_is_held(state: &Value) -> bool {
-    let none = json!({"requests": 0, "tokens": 0, "blocks": 0});
+    let is_none = |held: &Value| ["requests", "tokens", "blocks"].iter().all(|amount| held[amount] == 0);
     let pools = state["pools"].as_object().into_iter().flatten().map(|(_, pool)| &pool["held"]);
-    let tenants = state["tenants"].as_object().into_iter().flatten().map(|(_, held)| held);
-    let unnamed = ["unnamed_tenants", "shared_tenants"];
-    pools.chain(tenants).all(|held| *held == none) && unnamed.iter().all(|kind| state[kind] == json!({}))
+    let each = |kind: &str| state[kind].as_object().into_iter().flatten().map(|(_, held)| held);
+    // One that holds nothing is there for what it owes to a budget.
+    let mut unnamed = each("unnamed_tenants").chain(each("shared_tenants"));
+    pools.chain(each("tenants")).all(is_none) && unnamed.all(|held| is_none(held) && held["budgets"].is_object())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -61,6 +64,8 @@ mod tests {
         assert_eq!(held_and_waiting(&page(&some, json!({}))), (2, 4));
         assert_eq!(held_and_waiting(&page(&none, json!({"7": some}))), (2, 4));
         assert!(nothing_is_held(&page(&none, json!({}))));
+        let owing = json!({"requests": 0, "tokens": 0, "blocks": 0, "budgets": {"requests": {"remaining": 3}}});
+        assert!(nothing_is_held(&page(&none, json!({"7": owing}))));
         assert!(!nothing_is_held(&page(&some, json!({}))) && !nothing_is_held(&page(&none, json!({"7": none}))));
     }
 }

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use testkit::envoy::direct_client;
+use testkit::{shipped, state_page};
 use worker_sim::{Fault, Worker};
 
 use crate::artefacts;
@@ -156,7 +157,13 @@ impl Rig {
 
     fn public_listener(&self) -> Value {
         let mut filters = self.setup.filters_before.clone();
-        let filter = bootstrap::discovered(PLUGIN, &self.plugin_file());
+        let mut filter = bootstrap::discovered(PLUGIN, &self.plugin_file());
+        if self.setup.has_default {
+            let shipped = shipped::watched_filter().expect("a filter");
+            for field in ["default_config", "type_urls"] {
+                filter["config_discovery"][field] = shipped["config_discovery"][field].clone();
+            }
+        }
         filters.extend(std::iter::repeat_n(filter, if self.setup.twice { 2 } else { 1 }));
         let mut public = bootstrap::listener(PUBLIC, &filters, &json!([]));
         let manager = &mut public["filter_chains"][0]["filters"][0]["typed_config"];
@@ -377,13 +384,7 @@ impl Rig {
     pub async fn nothing_is_held(&self) {
         eventually("nothing is held", async || {
             let state = self.state_if_served().await?;
-            let none = json!({"requests": 0, "tokens": 0, "blocks": 0});
-            let pools = state["pools"].as_object().expect("pools").values().all(|pool| pool["held"] == none);
-            let tenants = state["tenants"].as_object().expect("tenants").values().all(|held| *held == none);
-            // Why absent too: the filter before this one has no such place on its page.
-            let is_empty = |kind: &&str| state[*kind].as_object().is_none_or(Map::is_empty);
-            let unnamed = ["unnamed_tenants", "shared_tenants"].iter().all(is_empty);
-            if pools && tenants && unnamed { Ok(()) } else { Err(state.to_string()) }
+            if state_page::nothing_is_held(&state) { Ok(()) } else { Err(state.to_string()) }
         })
         .await;
     }

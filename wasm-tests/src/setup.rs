@@ -65,6 +65,8 @@ pub struct Setup {
     /// Format of the access log that the listener under test writes to the proxy's own log, one JSON object a line; no log if
     /// null.
     pub access_log: Value,
+    /// The filter has the default of the shipped configuration, for a start with a policy that is refused.
+    pub has_default: bool,
 }
 
 impl Setup {
@@ -98,6 +100,7 @@ impl Setup {
             control: json!({}),
             idle_timeout: "0s",
             access_log: Value::Null,
+            has_default: false,
         }
     }
 

@@ -211,3 +211,12 @@ pub struct RouteMatchConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_prefix: Option<String>,
 }
+
+impl RouteMatchConfig {
+    /// The names that it matches, in brackets behind its place in the list.
+    pub(super) fn named(&self) -> String {
+        let parts = [&self.route_name, &self.virtual_host, &self.path_prefix];
+        let names: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
+        if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
+    }
+}

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::StandingView;
-use crate::directory::Directory;
+use crate::budget::{Budgets, Standing};
+use crate::directory::{Directory, Held};
 use crate::gather::gather;
 use crate::keys::{Keys, SHARED_TENANT_SLOTS, UNNAMED_RECORDS};
 use crate::ledger::{Amount, Backlog, FlowKey, LaneKey, Ledger, TallyKey};
@@ -39,7 +40,7 @@ pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreE
     let (mut tenants, mut fair_tags) = (BTreeMap::new(), BTreeMap::new());
     for name in &directory.tenants {
         let ledger: Ledger = store::read(store, &keys.tenant(name))?.0;
-        tenants.insert(name, amount(ledger.held(&members)));
+        tenants.insert(name, tenant_state(&ledger, &members, now));
         let tags = fair_tags_of(&ledger, keys, &directory);
         if !tags.is_empty() {
             fair_tags.insert(name, tags);
@@ -56,19 +57,32 @@ pub fn state(store: &impl Store, keys: &Keys, now: Time) -> Result<Value, StoreE
     let mut unnamed = BTreeMap::new();
     for record in 0..UNNAMED_RECORDS {
         let ledgers: Unnamed = store::read(store, &keys.unnamed_tenants(record))?.0;
-        let holding = ledgers.iter().map(|(name, ledger)| (name.to_owned(), ledger.held(&members)));
-        unnamed.extend(holding.filter(|(_, held)| !held.is_zero()).map(|(name, held)| (name, amount(held))));
+        let of_interest =
+            ledgers.iter().filter(|(_, ledger)| !ledger.held(&members).is_zero() || ledger.budgets(now).owe());
+        unnamed.extend(of_interest.map(|(name, ledger)| (name.to_owned(), tenant_state(&ledger, &members, now))));
     }
     let live: Vec<Value> = members
         .iter()
         .map(|member| json!({"slot": member.holder.slot, "epoch": member.holder.epoch, "heartbeat": member.heartbeat}))
         .collect();
     Ok(json!({
-        "members": live, "pools": pools, "tenants": tenants, "fair_tags": fair_tags,
+        "members": live, "policies": policies(&directory, &members), "pools": pools, "tenants": tenants, "fair_tags": fair_tags,
         "unnamed_tenants": unnamed, "shared_tenants": shared,
         "view": view_state(&view, now),
         "records": store.records.get(),
     }))
+}
+
+/// Policies that VMs decide by, with the slots of these.
+fn policies(directory: &Directory, members: &Members) -> Vec<Value> {
+    let mut slots: BTreeMap<&Held, Vec<u16>> = BTreeMap::new();
+    for (holder, held) in directory.policies(members) {
+        slots.entry(held).or_default().push(holder.slot);
+    }
+    let policies = slots
+        .into_iter()
+        .map(|(held, slots)| json!({"fingerprint": held.fingerprint, "slots": slots, "shadow": held.shadows}));
+    policies.collect()
 }
 
 /// Counts the records that are there. Each is read once.
@@ -87,6 +101,26 @@ impl<S: Store> Store for Found<'_, S> {
     fn write(&self, key: &str, value: &[u8], expected: Version) -> Result<(), Conflict> {
         self.store.write(key, value, expected)
     }
+}
+
+/// A tenant's holdings, and what is left of its budgets where it has some.
+fn tenant_state(ledger: &Ledger, members: &Members, now: Time) -> Value {
+    let mut state = amount(ledger.held(members));
+    if let (Value::Object(fields), Some(budgets)) = (&mut state, budgets(ledger, now)) {
+        fields.insert("budgets".to_owned(), budgets);
+    }
+    state
+}
+
+fn budgets(ledger: &Ledger, now: Time) -> Option<Value> {
+    let Budgets { requests, tokens } = ledger.budgets(now);
+    let known = [("requests", requests), ("tokens", tokens)].into_iter().filter_map(|(name, standing)| {
+        let Standing { limit, remaining, reset, window } = standing?;
+        let left = json!({"limit": limit, "remaining": remaining, "reset_ms": reset.0, "window_ms": window.0});
+        Some((name.to_owned(), left))
+    });
+    let known: Vec<(String, Value)> = known.collect();
+    (!known.is_empty()).then(|| Value::Object(known.into_iter().collect()))
 }
 
 /// What the sidecar last said of a pool.
@@ -148,7 +182,7 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
         "held": amount(ledger.held(members)), "columns": columns, "admitted": ledger.admitted(),
         "waiting": waiting(ledger, members, directory, now),
         "classes": classes, "workers": workers, "ms_between_releases": between_releases, "view": view,
-        "line_kept_ms": ledger.line_kept_for(now).0,
+        "line_kept_ms": ledger.line_kept_for(now).0, "budgets": budgets(ledger, now),
     })
 }
 

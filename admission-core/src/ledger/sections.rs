@@ -2,6 +2,7 @@
 
 use super::bands::Bands;
 use super::begun::Acknowledged;
+use super::charged_under::ChargedUnder;
 use super::fair::Tags;
 use super::hold::Hold;
 use super::last_starts::LastStarts;
@@ -48,6 +49,7 @@ const SECTION_HEADS_PARTS: u8 = 31;
 const SECTION_BLOCKED_PARTS: u8 = 32;
 const SECTION_TIER_BUDGETS: u8 = 33;
 const SECTION_KEPT: u8 = 34;
+const SECTION_CHARGED_UNDER: u8 = 35;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -107,6 +109,7 @@ impl Record for Ledger {
         writer.section(SECTION_BLOCKED_PARTS, |out| self.blocked.filter_map(Blocked::part).write(out));
         writer.section(SECTION_TIER_BUDGETS, |out| self.tier_budgets.write(out));
         writer.section(SECTION_KEPT, |out| self.line.kept.write(out));
+        writer.section(SECTION_CHARGED_UNDER, |out| self.charged_under.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -146,6 +149,7 @@ impl Record for Ledger {
                 SECTION_BLOCKED_PARTS => blocked_parts = PerVm::read(&mut reader)?,
                 SECTION_TIER_BUDGETS => record.tier_budgets = TierBudgets::read(&mut reader)?,
                 SECTION_KEPT => record.line.kept = PerVm::read(&mut reader)?,
+                SECTION_CHARGED_UNDER => record.charged_under = ChargedUnder::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}
                 _ => return Some(false),

@@ -156,6 +156,8 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
     }
     Policy {
         namespace: config.namespace.clone(),
+        fingerprint: String::new(),
+        shadows: config.shadows(),
         keys,
         mode: config.mode,
         header_pause: config.header_pause,

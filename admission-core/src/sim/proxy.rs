@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::decide::Ask;
-use crate::directory::Directory;
+use crate::directory::{Directory, Held};
 use crate::ledger::SubFlow;
 use crate::outcome::Refusal;
 use crate::policy::Policy;
@@ -52,7 +52,7 @@ pub(super) type Shared = Rc<RefCell<Vm>>;
 
 pub(super) fn new(policy: &Policy) -> Shared {
     let mut vm = Vm::new(policy.keys.clone());
-    vm.announce(&Directory::of(policy));
+    vm.announce(&Directory::of(policy), Held::of(policy));
     Rc::new(RefCell::new(vm))
 }
 

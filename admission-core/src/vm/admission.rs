@@ -7,7 +7,7 @@ use super::claim::{Claim, Denied, Granted, Starts, contention};
 use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
-use crate::budget::{Rates, Spent};
+use crate::budget::{Budgets, Rates, Spent};
 use crate::decide::{Ask, Held, Rules, Turn, decide, may_grow};
 use crate::ledger::{Amount, Cost, LaneKey, Ledger, Report, TallyKey};
 use crate::members::Holder;
@@ -15,6 +15,7 @@ use crate::outcome::Refusal;
 use crate::policy::{Class, Lane, Pool};
 use crate::store::{self, Store};
 use crate::units::{Time, Tokens};
+use crate::unnamed::ledger_at;
 use crate::usage::Served;
 use crate::view::WorkerKey;
 
@@ -22,6 +23,16 @@ use crate::view::WorkerKey;
 const LITTLE: u64 = 8;
 
 impl Vm {
+    /// The standings of a tenant's budgets; none where its record cannot be read.
+    #[must_use]
+    pub fn budgets(&self, store: &impl Store, tenant_key: &str, rates: &Rates, now: Time) -> Budgets {
+        if *rates == Rates::default() {
+            return Budgets::default();
+        }
+        ledger_at(store, tenant_key)
+            .map_or_else(|_| Budgets::default(), |ledger| Budgets::of(rates, ledger.spent(rates), now))
+    }
+
     /// Decides on a request and, if it may start, charges it to its tenant and its pool. One that has just come stands behind
     /// whoever waits and comes first.
     ///

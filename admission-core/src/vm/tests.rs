@@ -41,7 +41,7 @@ impl Proxy {
 
     fn vm(&self) -> Vm {
         let mut vm = Vm::new(self.policy.keys.clone());
-        vm.announce(&Directory::of(&self.policy));
+        vm.announce(&Directory::of(&self.policy), Held::of(&self.policy));
         vm
     }
 

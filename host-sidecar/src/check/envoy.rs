@@ -71,6 +71,14 @@ pub fn is_discovered(node: &Node<'_>) -> bool {
     node.get("config_discovery").is_some_and(|discovery| wasm(&discovery)) || node.children().iter().any(is_discovered)
 }
 
+/// Filters of ours that are loaded from elsewhere.
+// Why by their name: what they will be is not in the document.
+pub fn discovered<'a>(node: &Node<'a>) -> Vec<Node<'a>> {
+    let is_ours = node.text("name").is_some_and(|name| name.contains("sluice"));
+    let own = node.get("config_discovery").filter(|_| is_ours && is_discovered(node));
+    own.into_iter().chain(node.children().iter().flat_map(discovered)).collect()
+}
+
 const WASM: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
 
 #[derive(Clone, Default)]

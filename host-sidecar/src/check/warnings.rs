@@ -28,6 +28,15 @@ pub fn any_role(written: &Written<'_>, notes: &mut Notes) {
     }
 }
 
+/// Filters that are loaded from elsewhere, and what answers while a start has found them refused.
+pub fn no_default(node: &Node<'_>, notes: &mut Notes) {
+    for discovery in envoy::discovered(node).iter().filter(|discovery| discovery.get("default_config").is_none()) {
+        let message = "none: where a start finds a configuration that is refused, the proxy is live and answers 500 without a body to \
+                       every request until a new version comes; give it the one of the shipped envoy.yaml, which says so";
+        notes.warn(discovery.place("default_config"), message);
+    }
+}
+
 /// The longest that policies let a request wait for anything but its own body: in a queue, or there for a first worker.
 fn longest_wait<'a>(configs: impl IntoIterator<Item = &'a Config>) -> Duration {
     let of_one = |config: &'a Config| {
@@ -45,6 +54,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     policy::levels(config, &written.path, notes);
     policy::fairness(config, &written.path, notes);
     policy::outdated(config, &written.path, notes);
+    policy::shadowed_routes(config, &written.path, notes);
     lanes::aging(config, &written.path, notes);
     lanes::fallbacks(config, &written.path, notes);
     reserves::reserves(config, written, notes);

@@ -170,7 +170,7 @@ fn filters_of_others_and_filters_from_elsewhere_are_left_alone() {
     let mut bootstrap = Bootstrap::shipped();
     bootstrap.0["static_resources"]["listeners"].as_array_mut().unwrap().pop();
     bootstrap.filters()[2] = json!({"name": "sluice", "config_discovery": {
-        "type_urls": ["type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"]}});
+        "type_urls": ["type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"], "default_config": {}}});
     assert_silent(&bootstrap.0);
 }
 

@@ -63,6 +63,8 @@ async fn changing_thresholds_and_reading_views_take_the_token() {
     let (thresholds, view) = (url(sidecar.address(), "/busy_threshold"), url(sidecar.address(), "/v1/view"));
     let set = json!({"model": "m", "active_decode_blocks_threshold": 0.1});
     until("the worker is known", || proxy.worker(&worker.address())).await;
+    // The second is sent once the sidecar has read the answer to the first.
+    until("two views are taken", || (proxy.taken() >= 2).then_some(())).await;
     for request in [
         client.post(&thresholds).json(&set),
         client.post(&thresholds).bearer_auth("let-me-out").json(&set),

@@ -61,16 +61,12 @@ fn all() -> Result<()> {
 
 /// The filter as the comment in envoy.yaml says to load it, where the shipped files are.
 fn with_filter_of_comment(mut bootstrap: Value) -> Result<Value> {
-    let text = fs::read_to_string(checkout::shipped("envoy.yaml")).context("cannot read envoy.yaml")?;
-    let lines = text.lines().skip_while(|line| !line.contains("#   - name: sluice"));
-    let lines = lines.map_while(|line| line.trim_start().strip_prefix("#   "));
-    let comment = lines.collect::<Vec<_>>().join("\n");
-    let folder = checkout::shipped("ecds");
-    let comment = comment.replace("/etc/sluice/ecds", &folder.display().to_string());
-    let watched: Value = serde_norway::from_str(&comment).context("the comment in envoy.yaml is not YAML")?;
     let filter = shipped::named(&mut shipped::http_manager(&mut bootstrap, "public")?["http_filters"], "sluice")?;
-    *filter = watched[0].clone();
-    ensure!(filter["config_discovery"].is_object(), "the comment in envoy.yaml loads no filter");
+    *filter = shipped::watched_filter()?;
+    let source = filter.pointer_mut("/config_discovery/config_source/path_config_source");
+    let folder = checkout::shipped("ecds");
+    *source.context("the comment in envoy.yaml watches no file")? =
+        json!({"path": folder.join("sluice.yaml"), "watched_directory": {"path": folder}});
     Ok(bootstrap)
 }
 

@@ -199,6 +199,12 @@ async fn statuses_and_shapes_are_the_operators_and_the_apis() {
     assert_eq!(second.status().as_u16(), 529);
     let advice: u64 = second.headers()["retry-after-ms"].to_str().unwrap().parse().unwrap();
     assert!((3_000..=30_000).contains(&advice), "{advice}");
+    assert_eq!(second.headers()["x-ratelimit-limit-requests"], "1");
+    assert_eq!(second.headers()["x-ratelimit-remaining-requests"], "0");
+    let reset = second.headers()["x-ratelimit-reset-requests"].to_str().unwrap().trim_end_matches("ms");
+    assert!((1..=60_000).contains(&reset.parse::<u64>().unwrap()), "{reset}");
+    let left = rig.state().await["tenants"]["slow"]["budgets"]["requests"].clone();
+    assert_eq!((&left["limit"], &left["remaining"], &left["window_ms"]), (&json!(1), &json!(0), &json!(60_000)));
 
     let anthropic = request_bytes("/v1/messages", &[("x-tenant-id", b"slow")], b"{}", true);
     let answer = RawCaller::send(rig.address, &anthropic).await.read_until("}}").await;

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use wasm_tests::artefacts;
+use wasm_tests::bootstrap::PLUGIN;
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
-use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of};
 use wasm_tests::steady::{self, Answer, CAPPED, Knob, Load, Outcome, STEADY};
 use worker_sim::Fault;
 
@@ -353,5 +354,41 @@ async fn a_change_of_one_listener_leaves_what_waits_at_another_alone() {
     assert_eq!(waits, 1, "under its own policy, which has its pool");
     drop(holder);
     assert_eq!(waiter.status().await, Some(200));
+    rig.nothing_is_held().await;
+}
+
+/// A start with a mistake in the policy, its correction, and then the same mistake as a change.
+#[tokio::test]
+async fn a_start_with_a_refused_policy_answers_so_until_it_is_mended() {
+    let mut setup = Setup::new(THREADS, Wait::Unread).with("/pools/0/max_in_flight", json!("four"));
+    (setup.has_default, setup.alone) = (true, true);
+    let mut rig = Rig::start(setup).await;
+    for _ in 0..4 {
+        let answer = rig.post("acme", &[], &chat(MODEL, 1, false)).await;
+        assert_eq!((answer.status().as_u16(), reason_of(&answer)), (503, "misconfigured".to_owned()), "{answer:?}");
+        let error = answer.json::<Value>().await.expect("a refusal is JSON")["error"].clone();
+        assert!(error["message"].as_str().is_some_and(|message| message.contains("its log says why")), "{error}");
+    }
+    assert_eq!(rig.worker.stats().received, 0, "nothing reaches a worker unjudged");
+    assert!(rig.envoy.log().contains("the configuration is refused: pools[0].max_in_flight"), "{}", rig.envoy.log());
+    let counter = async |name: &str| {
+        rig.envoy.stat(&format!("extension_config_discovery.http_filter.{PLUGIN}.{name}")).await.unwrap_or_default()
+    };
+    assert_eq!((counter("config_fail").await, counter("update_success").await), (1, 0));
+    rig.reconfigure(|policy| policy["pools"][0]["max_in_flight"] = json!(4));
+    eventually("the new version serves", async || {
+        let answer = rig.ask("acme", &[]).await;
+        (answer.0 == 200).then_some(()).ok_or(format!("{answer:?}"))
+    })
+    .await;
+    rig.reconfigure(|policy| policy["pools"][0]["max_in_flight"] = json!("four"));
+    eventually("the change is refused", async || {
+        let failed = rig.envoy.stat(&format!("extension_config_discovery.http_filter.{PLUGIN}.config_fail")).await;
+        (failed == Ok(2)).then_some(()).ok_or(format!("{failed:?}"))
+    })
+    .await;
+    for _ in 0..4 {
+        assert_eq!(rig.ask("acme", &[]).await.0, 200, "the former policy stays");
+    }
     rig.nothing_is_held().await;
 }

@@ -19,6 +19,7 @@ mod hot_change;
 mod identity;
 mod kv;
 mod lanes;
+mod logs;
 mod module;
 mod neighbours;
 mod one_count;

@@ -95,7 +95,7 @@ fn setup(wait: Wait, clusters: Vec<(&'static str, std::net::SocketAddr)>) -> Set
     setup.virtual_hosts = bootstrap::virtual_hosts(&routes);
     setup.clusters = clusters;
     setup.access_log = json!({
-        "summary": "%FILTER_STATE(wasm.sluice.summary:PLAIN)%", "waited": "%FILTER_STATE(wasm.sluice.queue_wait_ms:PLAIN)%",
+        "sluice": "%FILTER_STATE(wasm.sluice.decision:TYPED)%",
         "tenant": "%REQ(x-sluice-tenant)%", "lane": "%REQ(x-sluice-lane)%", "pool": "%REQ(x-sluice-pool)%",
         "prompt": "%REQ(x-sluice-prompt-tokens)%", "reason": "%RESP(x-sluice-reason)%", "status": "%RESPONSE_CODE%",
     });

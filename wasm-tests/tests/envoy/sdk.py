@@ -1,6 +1,6 @@
 """Calls by the openai and anthropic packages, all at once, each by a client of its own.
 
-Usage: sdk.py URL MODEL CALLS
+Usage: sdk.py URL MODEL CALLS RETRIES
 CALLS of each package, every other one streamed. Prints a line of JSON for each call as it ends: what every attempt met,
 how long the client paused between two, and the text or the error it came to.
 """
@@ -9,11 +9,12 @@ import asyncio
 import json
 import sys
 import time
+from datetime import datetime, timezone
 
 import anthropic
 import openai
 
-URL, MODEL, CALLS = sys.argv[1], sys.argv[2], int(sys.argv[3])
+URL, MODEL, CALLS, RETRIES = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 TOLD = ["x-sluice-reason", "retry-after", "retry-after-ms", "x-should-retry"]
 MESSAGES = [{"role": "user", "content": "Say something, please."}]
 
@@ -40,7 +41,7 @@ class Attempts:
 def settings(package, name, attempts):
     return {
         "api_key": "none",
-        "max_retries": 100,
+        "max_retries": RETRIES,
         "default_headers": {"x-tenant-id": name, "x-client-request-id": name},
         "http_client": package.DefaultAsyncHttpxClient(event_hooks=attempts.hooks, trust_env=False),
     }
@@ -62,10 +63,22 @@ async def ask_anthropic(name, stream, attempts):
     return answer.content[0].text
 
 
+def seconds_left(headers):
+    """The time until a budget is whole again, of the instant that Anthropic's fields give."""
+    instant = headers.get("anthropic-ratelimit-requests-reset")
+    if instant is None:
+        return {}
+    left = datetime.fromisoformat(instant.replace("Z", "+00:00")) - datetime.now(timezone.utc)
+    return {"resets_in_s": left.total_seconds()}
+
+
 async def call(package, ask, number):
     name, attempts, outcome = f"{package.__name__}-{number}", Attempts(), {}
     try:
         outcome["text"] = await ask(name, number % 2 == 1, attempts)
+    except package.RateLimitError as error:
+        headers = dict(error.response.headers)
+        outcome["error"] = {"status": error.status_code, "headers": headers} | seconds_left(headers)
     except package.APIStatusError as error:
         outcome["error"] = {"status": error.status_code, "said": error.body}
     print(json.dumps({"name": name, "met": attempts.met, "pauses_ms": attempts.pauses_ms} | outcome), flush=True)

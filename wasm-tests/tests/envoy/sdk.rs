@@ -11,10 +11,10 @@ use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
 const CALLS: usize = 4;
 
 /// Starts `sdk.py`. Dropping it ends it.
-fn start(rig: &Rig, model: &str) -> Child {
+fn start(rig: &Rig, model: &str, retries: u32) -> Child {
     let mut python = Command::new(artefacts::python());
     python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/envoy/sdk.py"));
-    python.args([format!("http://{}", rig.address), model.to_owned(), CALLS.to_string()]);
+    python.args([format!("http://{}", rig.address), model.to_owned(), CALLS.to_string(), retries.to_string()]);
     python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     python.spawn().expect("start Python")
 }
@@ -62,7 +62,7 @@ async fn clients_that_are_refused_come_back_when_they_were_told_and_all_are_serv
     let setup = setup.with("/pools/0/max_in_flight", json!(1));
     let rig = Rig::start(setup).await;
     let holder = rig.endless("holder", &[]).await;
-    let child = start(&rig, MODEL);
+    let child = start(&rig, MODEL, 100);
     let calls = 2 * CALLS as u64;
     eventually("every call has been refused", async || {
         let refused = rig.count("sluice_requests_total", &[("outcome", "pool_requests")]).await;
@@ -88,12 +88,44 @@ async fn clients_that_are_refused_come_back_when_they_were_told_and_all_are_serv
 async fn clients_try_only_once_where_they_are_told_that_it_is_in_vain() {
     let rig =
         Rig::start(Setup::new(1, Wait::AtHeaders).with("/reject", json!({"status": {"unknown_model": 503}}))).await;
-    for call in outcomes(start(&rig, "nobody-serves-this")).await {
+    for call in outcomes(start(&rig, "nobody-serves-this", 100)).await {
         let met = json!([{"status": 503, "x-sluice-reason": "unknown_model", "x-should-retry": "false"}]);
         assert_eq!((&call["met"], &call["error"]["status"]), (&met, &json!(503)), "{call}");
         let said = &call["error"]["said"];
         assert!(said.to_string().contains("nobody-serves-this"), "the packages have read why: {call}");
     }
     assert_eq!(rig.worker.stats().requests, 0);
+    rig.nothing_trapped().await;
+}
+
+/// Each name may have one request a minute and no second try, and each package's error has the headers that say what is left.
+#[tokio::test]
+async fn an_error_of_each_package_says_what_is_left_of_a_budget() {
+    let budget = json!({"requests_per_minute": 1, "tokens_per_minute": {"rate": 1, "burst": 5_000}});
+    let mut setup = Setup::new(1, Wait::Unread);
+    for name in all_names() {
+        setup.policy["tenants"][name] = budget.clone();
+    }
+    let rig = Rig::start(setup).await;
+    for call in outcomes(start(&rig, MODEL, 0)).await {
+        assert_eq!(call["met"][0]["status"], 200, "{call}");
+    }
+    for call in outcomes(start(&rig, MODEL, 0)).await {
+        assert_eq!(call["error"]["status"], 429, "{call}");
+        let said = |header: &str| call["error"]["headers"][header].as_str().unwrap_or_default().to_owned();
+        let left =
+            ["limit-requests", "remaining-requests", "limit-tokens"].map(|field| said(&format!("x-ratelimit-{field}")));
+        assert_eq!(left, ["1", "0", "5000"], "{call}");
+        let tokens: u64 = said("x-ratelimit-remaining-tokens").parse().expect("a number");
+        assert!((1..5_000).contains(&tokens), "{call}");
+        let of_anthropic = ["requests-limit", "requests-remaining", "tokens-limit"]
+            .map(|field| said(&format!("anthropic-ratelimit-{field}")));
+        let is_anthropic = call["name"].as_str().is_some_and(|name| name.starts_with("anthropic"));
+        assert_eq!(of_anthropic, if is_anthropic { ["1", "0", "5000"] } else { [""; 3] }, "{call}");
+        if is_anthropic {
+            let wait = call["error"]["resets_in_s"].as_f64().expect("an instant");
+            assert!(wait > 0.0 && wait <= 61.0, "{call}");
+        }
+    }
     rig.nothing_trapped().await;
 }

@@ -214,3 +214,47 @@ async fn bodies_stay_as_they_are() {
         assert_eq!(rig.worker.stats().last_body, body.to_string());
     }
 }
+
+/// Twelve of a tenant with a cap of eight, on a route that is to have a stricter tier: what is in force, in shadow, and what comes after it.
+#[tokio::test]
+async fn a_route_in_shadow_has_no_limit_and_the_state_page_names_it() {
+    let strict = json!({"max_in_flight": 2});
+    let mut setup = Setup::new(1, Wait::Unread)
+        .patient()
+        .with("/tiers", json!({"strict": strict}))
+        .with("/tenants/acme", json!({"max_in_flight": 8}));
+    setup = setup.with("/pools/0/max_in_flight", json!(64));
+    let mut rig = Rig::start(setup).await;
+    let shadowed = async |rig: &Rig, expected: Value| {
+        eventually("the state page names what is in shadow", async || {
+            rig.ask("globex", &[]).await;
+            let policies = rig.state().await["policies"].clone();
+            let is_it = policies.as_array().is_some_and(|all| all.len() == 1 && all[0]["shadow"] == expected);
+            is_it.then_some(()).ok_or_else(|| format!("{policies}, not {expected}"))
+        })
+        .await;
+    };
+    let of_twelve = async |rig: &Rig| {
+        let mut holders = Vec::new();
+        while holders.len() < 12
+            && let Ok(holder) = rig.try_endless("acme", &[]).await
+        {
+            holders.push(holder);
+        }
+        let held = holders.len();
+        drop(holders);
+        rig.nothing_is_held().await;
+        held
+    };
+    shadowed(&rig, json!([])).await;
+    assert_eq!(of_twelve(&rig).await, 8);
+    let prefix = json!({"path_prefix": "/v1"});
+    rig.reconfigure(|policy| policy["routes"] = json!([{"match": prefix, "tier": "strict", "mode": "shadow"}]));
+    shadowed(&rig, json!(["routes[0] (/v1)"])).await;
+    assert_eq!(of_twelve(&rig).await, 12, "the cap of eight is lifted");
+    would_reject(&rig, "tenant_requests", 10).await;
+    rig.reconfigure(|policy| policy["routes"] = json!([{"match": prefix, "tier": "strict"}]));
+    shadowed(&rig, json!([])).await;
+    assert_eq!(of_twelve(&rig).await, 2);
+    rig.nothing_trapped().await;
+}

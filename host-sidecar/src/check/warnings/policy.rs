@@ -1,6 +1,6 @@
 //! Of a policy by itself, and of the one switch that it shares with the proxy.
 
-use admission_core::config::{Config, PoolConfig};
+use admission_core::config::{Config, Mode, PoolConfig};
 
 use crate::check::Notes;
 use crate::check::envoy::Filter;
@@ -72,6 +72,20 @@ pub fn fairness(config: &Config, path: &str, notes: &mut Notes) {
 pub fn outdated(config: &Config, path: &str, notes: &mut Notes) {
     for outdated in config.outdated() {
         notes.warn(join(path, &outdated.path), outdated.message);
+    }
+}
+
+/// Routes in shadow under a policy that binds: it takes off what is in force there.
+pub fn shadowed_routes(config: &Config, path: &str, notes: &mut Notes) {
+    let binds = config.mode == Mode::Enforce;
+    let shadowed = config.routes.iter().enumerate().filter(|(_, route)| binds && route.mode == Some(Mode::Shadow));
+    for (index, route) in shadowed {
+        let tried = route.tier.as_ref().map(|tier| format!(" while the tier {tier:?} is tried")).unwrap_or_default();
+        let message = format!(
+            "lifts what is in force on this route: no limit of a tenant, a tier or a pool refuses a request there{tried}; to keep the \
+             limits in force, try the new ones in a second filter (docs/shadow.md)"
+        );
+        notes.warn(join(path, &format!("routes[{index}].mode")), message);
     }
 }
 

@@ -60,6 +60,19 @@ fn aging_and_eviction_among_lanes_of_one_priority() {
 }
 
 #[test]
+fn a_route_in_shadow_under_a_policy_that_binds() {
+    let policy = |mode: &str, route: &str| {
+        json!({
+            "mode": mode, "tiers": {"strict": {"max_in_flight": 2}}, "pools": [{"name": "llama", "max_in_flight": 9}],
+            "routes": [{"match": {"route_name": "agents"}, "tier": "strict", "mode": route}],
+        })
+    };
+    let [lifted] = &said(&policy("enforce", "shadow"))[..] else { panic!("{:?}", said(&policy("enforce", "shadow"))) };
+    assert!(lifted.contains("routes[0].mode: lifts what is in force") && lifted.contains("\"strict\""), "{lifted}");
+    assert_eq!(said(&policy("shadow", "shadow")).len() + said(&policy("enforce", "enforce")).len(), 0);
+}
+
+#[test]
 fn aging_that_begins_when_the_wait_is_over() {
     let config = |after: &str| {
         let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::shipped::{Bootstrap, FILTER, MANAGER, POLICY, istio_named};
-use super::{assert_silent, assert_warns, said_of};
+use super::{assert_silent, assert_warns, said, said_of};
 
 #[test]
 fn a_filter_that_is_not_loaded_again() {
@@ -25,6 +25,28 @@ fn a_filter_that_is_not_loaded_again() {
 
 const CONTROL: &str =
     "spec.configPatches[0].patch.value.filter_chains[0].filters[0].typed_config.http_filters[0].typed_config.config";
+
+#[test]
+fn a_filter_from_elsewhere_without_a_default() {
+    let mut bootstrap = Bootstrap::shipped();
+    let types =
+        ["wasm.v3.Wasm", "lua.v3.Lua"].map(|kind| format!("type.googleapis.com/envoy.extensions.filters.http.{kind}"));
+    let discovery = json!({"type_urls": types, "default_config": {"@type": types[1]}});
+    let watched = json!({"name": "sluice", "config_discovery": discovery});
+    let filters =
+        bootstrap.0.pointer_mut(&format!("{}/http_filters", pointer(MANAGER))).unwrap().as_array_mut().unwrap();
+    let place = filters.iter().position(|filter| filter["name"] == "sluice").unwrap();
+    filters[place] = watched;
+    assert_silent(&bootstrap.0);
+    let discovery = format!("{MANAGER}.http_filters[{place}].config_discovery.default_config");
+    bootstrap.0.pointer_mut(&pointer(&discovery)).unwrap().take();
+    assert_warns(&bootstrap.0, &discovery, "the proxy is live and answers 500");
+}
+
+/// A path as JSON pointers write it.
+fn pointer(path: &str) -> String {
+    format!("/{}", path.replace(['.', '['], "/").replace(']', ""))
+}
 
 #[test]
 fn a_body_that_the_proxy_cannot_hold() {
@@ -368,7 +390,12 @@ fn a_route_that_loosens_for_any_who_choose_it() {
     }
     let mut named = with_route(|route| route["match"] = by_header.clone());
     named.change_policy(|policy| policy["routes"] = json!([{"match": {"route_name": "special"}, "mode": "shadow"}]));
-    assert_warns(&named.0, &format!("{route}.name"), "so `mode: shadow` holds for any who write that");
+    let [lifted, chosen] = &said(&named.0)[..] else { panic!("{:?}", said(&named.0)) };
+    assert!(lifted.contains("routes[0].mode: lifts what is in force"), "{lifted}");
+    assert!(
+        chosen.contains(&format!("{route}.name: ")) && chosen.contains("so `mode: shadow` holds for any"),
+        "{chosen}"
+    );
     let mut hosts = Bootstrap::shipped();
     hosts.change_policy(|policy| policy["routes"] = json!([{"match": {"virtual_host": "internal"}, "enabled": false}]));
     assert_warns(

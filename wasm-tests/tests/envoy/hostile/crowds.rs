@@ -38,9 +38,9 @@ async fn invented_tenants_and_models_leave_nothing_behind() {
     assert_eq!(metrics_of(&rig).await, metrics, "no metric of theirs");
     assert_eq!(keys_of(&rig.state().await), names, "no name of theirs");
     assert_eq!(echo.whole(), (KNOWN + MORE) / 2, "and the worker had those that fit a pattern");
-    // Half of the tenants are admitted. A ledger of theirs, some 120 bytes, is kept until its record needs the room; of models nothing is.
+    // Half of the tenants are admitted. A ledger of theirs, some 140 bytes, is kept until its record needs the room; of models nothing is.
     let grown = |after: u64, before: u64| after.saturating_sub(before);
-    assert!(grown(after.heap, before.heap) < 100 * MORE, "{before:?} {after:?}");
+    assert!(grown(after.heap, before.heap) < 110 * MORE, "{before:?} {after:?}");
     assert!(grown(after.resident, before.resident) < 1_000 * MORE, "{before:?} {after:?}");
     rig.nothing_trapped().await;
 }

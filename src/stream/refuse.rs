@@ -1,0 +1,69 @@
+//! Refusals: how they are counted, and what the caller is answered.
+
+use admission_core::answer::{rate_limits, refusal};
+use admission_core::budget::{Budgets, Rates};
+use admission_core::log::Outcome;
+use admission_core::outcome::{Detail, Refusal};
+use admission_core::request::Api;
+use admission_core::vm::Usage;
+use proxy_wasm::types::Action;
+
+use super::passed_on::tag;
+use super::{Phase, Stream, Taking, labels};
+use crate::store::SharedData;
+use crate::{arrival, host};
+
+impl Stream {
+    /// Refuses, or in shadow only says so.
+    pub(super) fn refuse(&mut self, taking: &Taking, refused: &Refusal) -> Action {
+        self.uncounted = false;
+        self.note_terms(taking);
+        let intake = &taking.intake;
+        let lane = intake.lane(&self.policy);
+        let labels = labels(intake, intake.pool(), lane);
+        if intake.terms().in_shadow() {
+            if taking.headers_open {
+                tag(intake, lane, intake.pool());
+            }
+            let pool = intake.pool();
+            let passes = pool.is_some_and(|pool| pool.may_be_waited_for(refused.reason));
+            let outcome = if lane.queue.is_some() && intake.could_wait() && passes {
+                self.instance.metrics.count_would_wait(&labels, refused.reason);
+                Outcome::WouldWait
+            } else {
+                self.instance.metrics.count_would_reject(&labels, refused.reason);
+                if taking.headers_open {
+                    arrival::tag_would_reject(refused.reason.label());
+                }
+                Outcome::WouldReject
+            };
+            self.note_verdict(outcome, labels, Some(refused));
+            self.release_as(Usage::Refused);
+            self.phase = Phase::Passing;
+            return Action::Continue;
+        }
+        self.instance.metrics.count(&labels, refused.reason.label());
+        if let Detail::KeptBy(bound) = &refused.detail {
+            self.instance.metrics.count_queue_refusal(&labels, refused.reason, bound.reason);
+        }
+        self.note_verdict(Outcome::Refused, labels, Some(refused));
+        let terms = intake.terms();
+        self.respond(refused, intake.arrival().api, (&terms.tenant_key, &terms.limits.rates));
+        self.release_as(Usage::Refused);
+        self.phase = Phase::Refused;
+        Action::Pause
+    }
+
+    /// Answers with a refusal, and with what is left of the budgets of the request's tenant.
+    pub(super) fn respond(&self, refused: &Refusal, api: Api, (tenant_key, rates): (&str, &Rates)) {
+        let mut answer = refusal(refused, api, &self.policy.reject, host::dice());
+        let budgets = self.instance.vm(|vm| vm.budgets(&SharedData, tenant_key, rates, host::now()));
+        answer.headers.extend(what_is_left(&budgets, api));
+        host::respond(&answer);
+    }
+}
+
+/// Headers that say what is left of budgets to a caller of this API.
+pub(super) fn what_is_left(budgets: &Budgets, api: Api) -> Vec<(&'static str, String)> {
+    rate_limits(budgets, (api == Api::Messages).then(host::time_of_day))
+}
