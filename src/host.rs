@@ -239,7 +239,14 @@ pub fn declare_state(name: &str, state: State) {
     // DeclarePropertyArguments: 1 is the name, 3 the type (1 is text, 3 is protobuf), 4 the type's name, 5 the span (1 is the request).
     let mut arguments = vec![];
     let mut text = |field: u8, text: &str| {
-        arguments.extend_from_slice(&[field << 3 | 2, u8::try_from(text.len()).unwrap_or(0)]);
+        arguments.push(field << 3 | 2);
+        // A number of the format: seven bits a byte, the lowest first, each byte but the last marked.
+        let mut length = text.len();
+        while length > 0x7f {
+            arguments.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        arguments.push(length as u8);
         arguments.extend_from_slice(text.as_bytes());
     };
     text(1, name);

@@ -154,7 +154,8 @@ impl Stream {
         match refused {
             // A worker that already answers has decided for itself; an answer cannot be taken back.
             Some(refused) if !self.answered => return self.refuse(&taking, &refused),
-            _ => {}
+            Some(refused) => self.note_answered_before(&taking, &refused),
+            None => {}
         }
         self.go_on(taking);
         Action::Continue
@@ -210,6 +211,7 @@ impl Stream {
             }
         }
         let (ask, for_pool, refused) = best;
+        self.answer.estimate = Some(ask);
         if !Arc::ptr_eq(&for_pool, &pool) && !in_shadow {
             self.count_fallback(taking, &pool, first_reason);
             taking.intake.goes_to(Arc::clone(&for_pool));
@@ -416,7 +418,7 @@ impl Stream {
     /// The answer's headers have come.
     pub fn response_headers(&mut self) {
         self.answered = true;
-        if self.lease.is_none() && self.verdict.is_none() {
+        if self.lease.is_none() && self.would_reject().is_none() {
             return;
         }
         let mut headers = Headers::of_answer();

@@ -253,13 +253,24 @@ fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Whether nothing but others keeps a request from starting, as far as its tenant's own caps and budgets go.
+/// True where nothing but others keeps a request from starting, as far as its tenant's own caps and budgets go.
 #[must_use]
-pub fn tenant_lets(ask: &Ask, rules: Rules<'_>, (tenant, members): (&Ledger, &Members), now: Time) -> bool {
+pub fn tenant_lets(ask: &Ask, rules: Rules<'_>, counted: (&Ledger, &Members), now: Time) -> bool {
+    tenant_refuses(ask, rules, counted, now).is_none()
+}
+
+/// The refusal of a request by its tenant's own caps and budgets.
+#[must_use]
+pub fn tenant_refuses(
+    ask: &Ask,
+    rules: Rules<'_>,
+    (tenant, members): (&Ledger, &Members),
+    now: Time,
+) -> Option<Refusal> {
     let nobody = Ledger::default();
     let held = Held { tenant, pool: &nobody, members };
     let amount = ask.amount(rules.pool.block_size);
-    within_budgets(ask, rules, held, now).is_ok() && within_tenant_caps(amount, rules, held).is_ok()
+    within_budgets(ask, rules, held, now).and_then(|()| within_tenant_caps(amount, rules, held)).err()
 }
 
 fn within_budgets(ask: &Ask, rules: Rules<'_>, held: Held<'_>, now: Time) -> Result<(), Refusal> {

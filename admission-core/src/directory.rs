@@ -34,6 +34,9 @@ pub struct Directory {
     unknown: Sections,
 }
 
+/// Places in shadow that are shown of a policy; a configuration may have one for each tenant.
+const MOST_SHADOWS: usize = 32;
+
 /// A policy that a VM decides by, as far as the state page shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
@@ -47,7 +50,13 @@ impl Held {
     /// The part of a policy that is shown.
     #[must_use]
     pub fn of(policy: &Policy) -> Self {
-        Self { fingerprint: policy.fingerprint.clone(), shadows: policy.shadows.clone() }
+        let mut shadows: Vec<String> =
+            policy.shadows.iter().take(MOST_SHADOWS).map(|place| place.replace('\n', " ")).collect();
+        let left_out = policy.shadows.len().saturating_sub(MOST_SHADOWS);
+        if left_out > 0 {
+            shadows.push(format!("{left_out} more"));
+        }
+        Self { fingerprint: policy.fingerprint.clone(), shadows }
     }
 }
 

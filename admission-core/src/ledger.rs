@@ -249,7 +249,6 @@ impl Ledger {
 
     /// Spends what a request costs from the budgets there are.
     pub fn spend(&mut self, rates: &Rates, cost: Cost, now: Time) {
-        self.charged_under.note(rates);
         if let Some(rate) = &rates.requests {
             let spend = |spent| rate.spend(spent, cost.requests, now);
             self.tier_budgets.change(rate, &mut self.requests_spent, now, spend);

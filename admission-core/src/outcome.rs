@@ -147,6 +147,12 @@ impl Reason {
         }
     }
 
+    /// True for a reason that says no more than that others come first.
+    #[must_use]
+    pub const fn is_of_order(self) -> bool {
+        matches!(self, Self::OthersFirst | Self::OwnFirst)
+    }
+
     /// The reason with a label.
     #[must_use]
     pub fn of_label(label: &str) -> Option<Self> {

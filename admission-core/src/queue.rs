@@ -9,14 +9,14 @@ use std::rc::Rc;
 
 use crate::decide::flow_of;
 use crate::gather::gather;
-use crate::ledger::{Backlog, Blocked, Head, Kept, LaneKey, Order, Report, Starts, TallyKey};
-use crate::outcome::{Obstacle, Reason};
+use crate::ledger::{Backlog, Blocked, Head, LaneKey, Order, Report, Starts, TallyKey};
 use crate::policy::{Lane, Lanes};
 use crate::units::Time;
 
 mod band;
 mod fit;
 mod flow;
+mod kept;
 mod shares;
 #[cfg(test)]
 mod tests;
@@ -27,6 +27,7 @@ use band::Band;
 pub(crate) use fit::Hold;
 use fit::{Fit, RoomsByLane};
 use flow::Place;
+use kept::Reasons;
 use shares::TenantBytes;
 pub(crate) use shares::{Share, Shares};
 use waiter::Climb;
@@ -62,8 +63,8 @@ pub(crate) struct Queue {
     /// Starts of such waiters among the pool's last ones, where they bind.
     bound: Option<u32>,
     ending: BTreeSet<(Time, Ticket)>,
-    /// The lack of each lane's waiter that was looked at last.
-    kept: BTreeMap<LaneKey, Reason>,
+    /// Reasons for which waiters could not start.
+    pub(crate) reasons: Reasons,
     /// The last flow that has been looked at; the next ones are those behind it.
     pub(crate) looked_at: Option<FlowId>,
     /// KV blocks that requests may take, as last seen.
@@ -144,7 +145,7 @@ impl Queue {
             backlog.tokens.0 = backlog.tokens.0.saturating_sub(leaving.tokens.0);
             backlog.bytes = backlog.bytes.saturating_sub(leaving.bytes);
             if backlog.requests == 0 {
-                self.kept.remove(&lane);
+                self.forget_reasons(lane);
             }
         }
         self.arrivals.remove(&(lane, waiting.waiter.arrived, ticket));
@@ -344,26 +345,6 @@ impl Queue {
         }
     }
 
-    /// Notes what a waiter of a lane lacks, unless that is no more than that others come first.
-    pub(crate) fn keep(&mut self, lane: LaneKey, reason: Reason) {
-        match reason.obstacle() {
-            Obstacle::Line => {}
-            Obstacle::Pool => {
-                for (lane, _) in self.backlog.iter().filter(|(_, backlog)| backlog.requests > 0) {
-                    self.kept.insert(*lane, reason);
-                }
-            }
-            _ => {
-                self.kept.insert(lane, reason);
-            }
-        }
-    }
-
-    /// The lack of a lane's waiters, or of any lane's.
-    pub(crate) fn kept_by(&self, lane: LaneKey) -> Option<Reason> {
-        self.kept.get(&lane).or_else(|| self.kept.values().next()).copied()
-    }
-
     /// What the pool's record is to say.
     pub(crate) fn report(&self) -> Report {
         let oldest = |lane: LaneKey| {
@@ -385,13 +366,13 @@ impl Queue {
         let in_line = waiting.iter().filter(|(lane, _)| !has_budget(*lane)).map(|(_, backlog)| backlog.in_line());
         let demand = in_line.fold(0, u64::saturating_add);
         Report {
+            kept: self.kept(&waiting),
             waiting,
             demand,
             heads: self.candidates().map(|candidate| candidate.head).collect(),
             yielding: self.yielding(),
             large: self.bytes.large(),
             for_a_class: self.bands.values().any(Band::waits_for_a_class),
-            kept: self.kept.iter().map(|(lane, reason)| Kept { lane: *lane, reason: Some(*reason) }).collect(),
         }
     }
 }

@@ -96,7 +96,7 @@ impl Pusher {
             Outcome::Taken(answer) => {
                 self.told.taken(sent);
                 let holds = self.told.pools();
-                self.shared.update(|table| table.said(self.id, answer, now, Some(holds)));
+                self.shared.said(self.id, answer, now, Some(holds));
                 self.told.speak(answer.form)
             }
             Outcome::Unread => self.told.speak(FIRST_FORM),

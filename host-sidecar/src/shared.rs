@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use admission_core::view::ViewAnswer;
 use tokio::sync::watch;
 
 use crate::Config;
 use crate::fetch::{Peer, TlsError};
 use crate::metrics::Counters;
 use crate::reading::Gpu;
-use crate::table::{Revision, Table};
+use crate::table::{ProxyId, Revision, Table};
 
 /// The configuration as it stands, the table under one lock, and a wake-up for whoever waits for it to change.
 pub struct Shared {
@@ -119,6 +120,17 @@ impl Shared {
 
     pub fn read<T>(&self, look: impl FnOnce(&Table) -> T) -> T {
         look(&self.lock())
+    }
+
+    /// Takes what a proxy has said, and logs the pools that several proxies have come to serve.
+    pub fn said(&self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: Option<Vec<Arc<str>>>) {
+        for (pool, proxies) in self.update(|table| table.said(proxy, answer, now, took)) {
+            tracing::warn!(
+                pool = &*pool,
+                proxies,
+                "several proxies serve this pool, and each counts by itself: its caps, and the caps and budgets of tenants, hold once in each"
+            );
+        }
     }
 
     /// Changes the table and wakes who waits for changes of states and targets.

@@ -124,6 +124,8 @@ pub struct PoolRow {
     pub budget: Vec<(BudgetSource, Option<f64>)>,
     /// Requests that wait in the proxies heard of late; unknown while there is none.
     pub queued: Option<u64>,
+    /// Number of proxies heard of late that serve it.
+    pub proxies: usize,
     /// Live workers that do not tell what the pool's detector measures.
     pub unmeasured: usize,
     /// What proxies are not told of its workers, in the order of their addresses.
@@ -265,7 +267,15 @@ impl Table {
     /// A count that fell tells of a restarted proxy. What was known of the one before then says nothing, so every
     /// sample's credit goes back to nothing: too small a credit overstates the load for one scrape, too large a one
     /// would overshoot. Of pools that are not known here nothing is remembered.
-    pub fn said(&mut self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: Option<Vec<Arc<str>>>) {
+    ///
+    /// Returns the pools that several proxies have come to serve, with their number.
+    pub fn said(
+        &mut self,
+        proxy: ProxyId,
+        answer: &ViewAnswer,
+        now: Duration,
+        took: Option<Vec<Arc<str>>>,
+    ) -> Vec<(Arc<str>, usize)> {
         let is_known = |name: &str| self.pools.iter().any(|pool| *pool.name == *name);
         for pool in self.proxies.said(proxy, answer, now, took, is_known) {
             for pool in self.pools.iter_mut().filter(|known| known.name == pool) {
@@ -274,6 +284,14 @@ impl Table {
                 self.revision.states += 1;
             }
         }
+        let mut shared = Vec::new();
+        for pool in self.pools.iter_mut().filter(|pool| answer.queued.contains_key(&*pool.name)) {
+            let proxies = self.proxies.serving(&pool.name, now);
+            if !std::mem::replace(&mut pool.is_shared, proxies > 1) && proxies > 1 {
+                shared.push((Arc::clone(&pool.name), proxies));
+            }
+        }
+        shared
     }
 
     /// Every proxy that is known.
@@ -302,7 +320,8 @@ impl Table {
 
     /// Everything as it is at `now`.
     pub fn snapshot(&self, now: Duration) -> Snapshot {
-        let row = |pool: &Pool| pool.row(now, &self.patience, self.proxies.queued(&pool.name, now));
+        let of_proxies = |pool: &str| (self.proxies.queued(pool, now), self.proxies.serving(pool, now));
+        let row = |pool: &Pool| pool.row(now, &self.patience, of_proxies(&pool.name));
         Snapshot {
             pools: self.pools.iter().map(row).collect(),
             proxies: self.proxies.rows().collect(),

@@ -43,6 +43,14 @@ impl Stream {
         }
     }
 
+    /// Notes of a request that its worker has answered before it was to be refused, what for.
+    pub(super) fn note_answered_before(&mut self, taking: &Taking, refused: &Refusal) {
+        self.note_undecided(taking);
+        if let Some(verdict) = &mut self.verdict {
+            verdict.refusal.get_or_insert_with(|| refused.clone());
+        }
+    }
+
     /// Why it would have been refused, were it not in shadow.
     pub(super) fn would_reject(&self) -> Option<Reason> {
         let verdict = self.verdict.as_ref().filter(|verdict| verdict.outcome == Outcome::WouldReject)?;

@@ -48,8 +48,9 @@ impl Stream {
         }
         self.note_verdict(Outcome::Refused, labels, Some(refused));
         let terms = intake.terms();
-        self.respond(refused, intake.arrival().api, (&terms.tenant_key, &terms.limits.rates));
+        // Before the answer, which says what is left.
         self.release_as(Usage::Refused);
+        self.respond(refused, intake.arrival().api, (&terms.tenant_key, &terms.limits.rates));
         self.phase = Phase::Refused;
         Action::Pause
     }

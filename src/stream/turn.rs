@@ -119,6 +119,7 @@ impl Stream {
             self.instance.metrics.record_wait(&labels, refused.reason.label(), waited);
             // A worker that already answers a request whose body is held back has decided for itself.
             if self.answered {
+                self.note_answered_before(&taking, refused);
                 self.go_on(taking);
                 return host::resume_request();
             }
@@ -156,6 +157,7 @@ impl Stream {
             Some((ask, pool)) => {
                 let waiter = self.waiter(&taking, ask, &pool, turn.since);
                 (turn.ask, turn.pool) = (ask, pool);
+                self.answer.estimate = Some(ask);
                 Ok((ticket, waiter))
             }
             None => {

@@ -169,7 +169,7 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
     let view = seen.summary.map(|view| {
         json!({
             "age_ms": now.since(view.received).0, "generation": view.generation,
-            "live_workers": view.live_workers, "free_workers": view.free_workers,
+            "live_workers": view.live_workers, "free_workers": view.free_workers, "other_proxies": view.other_proxies,
             "saturation": view.saturation, "full_requests": view.full_requests, "full_blocks": view.full_blocks,
             "unseen_requests": unseen(view).requests, "unseen_blocks": unseen(view).blocks, "shown_blocks": shown,
             "kv_total_blocks": view.kv.map(|kv| kv.all.total), "kv_free_blocks": view.kv.map(|kv| kv.all.free),

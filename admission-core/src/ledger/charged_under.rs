@@ -68,7 +68,8 @@ impl ChargedUnder {
             match kind & !HAS_BURST {
                 0 => all.requests = earned,
                 TOKENS => all.tokens = earned,
-                _ => return None,
+                // Of a later build; what follows it cannot be read.
+                _ => break,
             }
         }
         Some(all)
@@ -81,6 +82,13 @@ const TOKENS: u8 = 1;
 const HAS_BURST: u8 = 2;
 
 impl Ledger {
+    /// Notes the rates of a request that is charged.
+    // Why not whenever something is spent: what a request used beyond its estimate is spent under the rates that it was charged under,
+    // which may be a former policy's.
+    pub(crate) fn note_rates(&mut self, rates: &Rates) {
+        self.charged_under.note(rates);
+    }
+
     /// The standings of the budgets that the record was last charged for; of a tenant's its own, without those of routes' tiers.
     #[must_use]
     pub fn budgets(&self, now: Time) -> Budgets {
@@ -104,17 +112,20 @@ mod tests {
         let own = Rates { requests: Some(rate(60, None)), tokens: Some(rate(6_000, None)) };
         let mut ledger = Ledger::default();
         assert_eq!(ledger.budgets(Time(1_000)), Budgets::default());
+        ledger.note_rates(&own);
         ledger.spend(&own, Cost { requests: 2, tokens: Tokens(100) }, Time(1_000));
         let mut bursty = own.clone();
         bursty.tokens = Some(Rate { burst: 9_000, ..rate(6_000, None) });
         let of_route = Rates { requests: Some(rate(2, Some(RateKey(1)))), tokens: bursty.tokens.clone() };
+        ledger.note_rates(&of_route);
         ledger.spend(&of_route, Cost { requests: 1, tokens: Tokens(100) }, Time(1_000));
         let again = Ledger::decode(&ledger.encode()).unwrap();
         assert_eq!(again, ledger);
         let left = again.budgets(Time(2_000));
         assert_eq!(left.requests.map(|left| (left.limit, left.remaining, left.reset)), Some((60, 59, Millis(1_000))));
         assert_eq!(left.tokens.map(|left| (left.limit, left.remaining)), Some((9_000, 8_900)));
-        ledger.spend(&Rates { requests: None, ..own }, Cost::default(), Time(2_000));
+        ledger.spend(&own, Cost::default(), Time(2_000));
+        ledger.note_rates(&Rates { requests: None, ..own });
         assert_eq!(ledger.budgets(Time(2_000)).requests, None, "a policy without that budget");
     }
 }

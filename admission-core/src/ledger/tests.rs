@@ -229,6 +229,7 @@ fn full_ledger() -> Ledger {
     let rate = Rate { amount: 60, period: Millis(60_000), burst: 60, knob: "requests_per_minute".into(), key: None };
     let rates = Rates { requests: Some(rate.clone()), tokens: Some(rate) };
     ledger.spend(&rates, Cost { requests: 1, tokens: Tokens(2) }, Time(1_000));
+    ledger.note_rates(&rates);
     ledger.spend(&rates.keyed(), Cost { requests: 3, tokens: Tokens(0) }, Time(1_000));
     ledger.tally(&members, a, TallyKey::class("long"), 1);
     ledger.tally(&members, b, TallyKey::bytes_of(LANE), 4);

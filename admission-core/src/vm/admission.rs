@@ -29,8 +29,9 @@ impl Vm {
         if *rates == Rates::default() {
             return Budgets::default();
         }
-        ledger_at(store, tenant_key)
-            .map_or_else(|_| Budgets::default(), |ledger| Budgets::of(rates, ledger.spent(rates), now))
+        let place = self.place_of_ledger(store, tenant_key, now);
+        let ledger = place.and_then(|place| ledger_at(store, &place));
+        ledger.map_or_else(|_| Budgets::default(), |ledger| Budgets::of(rates, ledger.spent(rates), now))
     }
 
     /// Decides on a request and, if it may start, charges it to its tenant and its pool. One that has just come stands behind

@@ -78,6 +78,7 @@ impl Claim<'_> {
             let before = tenant.clone();
             tenant.charge(members, holder, *lane, *amount);
             tenant.spend(tenant_rates, *cost, now);
+            tenant.note_rates(tenant_rates);
             match starts {
                 Starts::Request { .. } => tenant.serve_flow(self.flow, virtual_time, cost.tokens),
                 Starts::Nothing => tenant.settle_flow(self.flow, Tokens(0), cost.tokens, false),
@@ -94,6 +95,7 @@ impl Claim<'_> {
             let endpoint = judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
             pool_now.admit(members, holder, *lane, *amount);
             pool_now.spend(pool_rates, *cost, now);
+            pool_now.note_rates(pool_rates);
             let begun = self.lease.begun(*amount, self.lease.bytes);
             let begun = match starts {
                 Starts::Request { .. } => {

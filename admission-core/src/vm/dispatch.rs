@@ -367,31 +367,38 @@ impl Vm {
         let mut refused = Vec::new();
         let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
         for key in keys {
+            // Before any of these leaves: one may have kept another.
+            let due = self.due(store, &key, now);
             let Some(queue) = self.queues.get_mut(&key) else { continue };
             let mut tenants = BTreeSet::new();
             let mut ended = Vec::new();
-            for ticket in queue.due(now) {
+            for (ticket, bound) in due {
                 if let Some(until) = queue.get(ticket).and_then(|waiting| stays_until(queue, &waiting.waiter, now)) {
                     queue.extend(ticket, until);
                 } else if let Some(waiting) = queue.take(ticket) {
                     end_hold(store, &key, &waiting, now);
                     tenants.insert(Rc::clone(&waiting.waiter.tenant_key));
-                    ended.push((ticket, waiting, queue.empty_since.is_some()));
+                    ended.push((ticket, waiting.waiter, (queue.empty_since.is_some(), bound)));
                 }
             }
             if !tenants.is_empty() {
                 tenants.iter().for_each(|tenant| self.publish_blocked(store, tenant));
                 self.publish(store, &key);
             }
-            for (ticket, waiting, is_empty) in ended {
-                refused.push((ticket, self.too_late(store, &waiting, is_empty, now)));
+            for (ticket, waiter, kept) in ended {
+                refused.push((ticket, self.too_late(store, &waiter, kept, now)));
             }
         }
         refused
     }
 
-    fn too_late(&mut self, store: &impl Store, waiting: &Waiting, is_empty: bool, now: Time) -> Refusal {
-        let waiter = &waiting.waiter;
+    fn too_late(
+        &mut self,
+        store: &impl Store,
+        waiter: &Waiter,
+        (is_empty, bound): (bool, Option<Refusal>),
+        now: Time,
+    ) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let waited = now.since(waiter.arrived);
         let place = self.place(&seen, waiter, now);
@@ -412,7 +419,7 @@ impl Vm {
             knob
         };
         let limit = Limit { knob, measured: waited, allowed: waiter.patience().0, unit: "ms of waiting" };
-        let detail = kept_from_starting(self.bound_of(store, waiting, now));
+        let detail = kept_from_starting(bound);
         Refusal { reason: Reason::QueueTimeout, limit: Some(limit), detail, retry, place: Some(place) }
     }
 }

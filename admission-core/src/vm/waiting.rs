@@ -112,8 +112,8 @@ impl Vm {
                 Err(NotJoined::Full(refusal, Some(excess))) if self.displace(store, &waiter, &refusal, excess, now) => {
                 }
                 Err(NotJoined::Full(full, _)) => {
-                    let bound = self.behind_the_line(store, &waiter, refused);
-                    return Err(self.full(store, &waiter, *full, Some(bound), now));
+                    let bound = self.behind_others(store, &waiter, Some(refused), now);
+                    return Err(self.full(store, &waiter, *full, bound, now));
                 }
                 Err(NotJoined::Refused(refusal)) => return Err(refusal),
                 Err(NotJoined::MayStart) => {}
@@ -127,8 +127,8 @@ impl Vm {
         match self.join(store, waiter.clone(), &queue, &refused, false, now) {
             Ok(ticket) => Ok(Joined::Waiting(ticket)),
             Err(NotJoined::Full(full, _)) => {
-                let bound = self.behind_the_line(store, &waiter, refused);
-                Err(self.full(store, &waiter, *full, Some(bound), now))
+                let bound = self.behind_others(store, &waiter, Some(refused), now);
+                Err(self.full(store, &waiter, *full, bound, now))
             }
             Err(NotJoined::Refused(refusal)) => Err(refusal),
             Err(NotJoined::MayStart) => Err(refused),
@@ -171,6 +171,7 @@ impl Vm {
         if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
             queue.extend(ticket, until);
         }
+        let reasons = queue.reasons.clone();
         queue.keep(waiter.lane.key, refused.reason);
         let (report, bytes) = (queue.report(), queue.bytes_of(&waiter.tenant_key));
         let members = &self.members;
@@ -196,6 +197,7 @@ impl Vm {
             }
             Err(not_joined) => {
                 queue.take(ticket);
+                queue.reasons = reasons;
                 if !queue.is_empty() {
                     self.queues.insert(key, queue);
                 }
@@ -243,7 +245,7 @@ impl Vm {
         let knob = own.map_or_else(|| Arc::clone(&limits.max_wait_knob), |_| "the request's own deadline".into());
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
         let retry = Retry::After(self.promise(seen, (waiter.key(), &waiter.lane), wait, now));
-        let detail = kept_from_starting(Some(self.behind_the_line(store, waiter, refused.clone())));
+        let detail = kept_from_starting(self.behind_others(store, waiter, Some(refused.clone()), now));
         Err(Refusal { reason: Reason::WaitTooLong, limit, detail, retry, place: Some(place) })
     }
 

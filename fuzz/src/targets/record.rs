@@ -62,6 +62,7 @@ fn use_ledger(ledger: &Ledger) {
     let Some(holder) = members.join() else { return };
     let lanes: Vec<LaneKey> = ledger.live(&members).map(|(_, column)| column.lane).chain([LANE]).collect();
     let whole = ledger.held(&members);
+    let _ = (ledger.budgets(NOW), ledger.kept(&members).count());
     for lane in &lanes {
         let part = ledger.held_by(*lane, &members);
         assert!(part.requests <= whole.requests && part.tokens <= whole.tokens && part.blocks <= whole.blocks);

@@ -174,6 +174,8 @@ fn load_gauges(registry: &mut Registry, rows: &[PoolRow]) {
     let waiting = registered(registry, "pool_waiting", help);
     let help = "Requests that wait in the proxies heard of late; absent while there is none";
     let queued = registered(registry, "pool_proxy_queue", help);
+    let help = "Proxies heard within ten seconds that serve the pool; each counts its caps and budgets by itself";
+    let proxies = registered(registry, "pool_proxies", help);
     let help = "Mean share of KV blocks in use in the workers that can be given work; of those that tell";
     let kv = registered(registry, "pool_kv_used_ratio", help);
     for row in rows {
@@ -181,6 +183,7 @@ fn load_gauges(registry: &mut Registry, rows: &[PoolRow]) {
         let set = |gauges: &Gauges, value: f64| {
             gauges.get_or_create(&labels).set(value);
         };
+        set(&proxies, row.proxies as f64);
         let told = |count: fn(&RankReport) -> Option<u64>| -> Vec<f64> {
             row.report.live().filter_map(|report| sum(report, count)).collect()
         };

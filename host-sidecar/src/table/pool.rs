@@ -36,6 +36,8 @@ pub struct Pool {
     sources: BTreeMap<String, Option<Vec<Member>>>,
     workers: BTreeMap<Arc<str>, Worker>,
     untried: usize,
+    /// Several proxies serve it, as was last noticed.
+    pub is_shared: bool,
 }
 
 impl Pool {
@@ -55,6 +57,7 @@ impl Pool {
             sources: BTreeMap::new(),
             workers: BTreeMap::new(),
             untried: 0,
+            is_shared: false,
         };
         pool.configured(config)
     }
@@ -274,7 +277,7 @@ impl Pool {
         workers.map(|(worker, busy)| look(worker, (busy, self.believes(worker, now, patience)))).collect()
     }
 
-    pub fn row(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolRow {
+    pub fn row(&self, now: Duration, patience: &Patience, (queued, proxies): (Option<u64>, usize)) -> PoolRow {
         let samples = self.samples(queued);
         let by_source = |rule: &BudgetRule| {
             let sources = rule.sources.iter();
@@ -285,6 +288,7 @@ impl Pool {
             report: self.report(now, patience, queued),
             budget: self.budget.as_ref().map(by_source).unwrap_or_default(),
             queued,
+            proxies,
             unmeasured: self.fullnesses(now, patience).filter(|(_, worker)| !worker.is_measured()).count(),
             workers: self.workers.values().map(Worker::row).collect(),
         }

@@ -170,6 +170,11 @@ impl Proxies {
         })
     }
 
+    /// Number of proxies heard of late that name a pool.
+    pub fn serving(&self, pool: &str, now: Duration) -> usize {
+        self.heard(now).filter(|(_, proxy)| proxy.queued.contains_key(pool)).count()
+    }
+
     fn heard(&self, now: Duration) -> impl Iterator<Item = (&ProxyId, &Proxy)> {
         let is_recent = move |at: Duration| now.saturating_sub(at) < SILENT;
         self.known.iter().filter(move |(_, proxy)| proxy.heard_at.is_some_and(is_recent))

@@ -119,6 +119,25 @@ impl Setting {
     }
 }
 
+/// Each proxy says how many wait for the pool that it serves.
+#[test]
+fn a_pool_that_several_proxies_serve_is_named_when_that_begins() {
+    let mut setting = setting();
+    let says = |setting: &mut Setting, proxy: usize, pool: &str, at: Duration| {
+        let answer = ViewAnswer { queued: [(pool.into(), 0)].into(), ..ViewAnswer::default() };
+        let named = setting.table.said(setting.proxies[proxy], &answer, at, None);
+        named.iter().map(|(pool, proxies)| (pool.to_string(), *proxies)).collect::<Vec<_>>()
+    };
+    let row =
+        |setting: &Setting, at| setting.table.snapshot(at).pools.into_iter().find(|row| &*row.name == "a").unwrap();
+    assert_eq!(says(&mut setting, 0, "a", ms(0)), []);
+    assert_eq!(says(&mut setting, 1, "b", ms(0)), [], "it serves another");
+    assert_eq!(says(&mut setting, 1, "a", ms(100)), [("a".to_owned(), 2)]);
+    assert_eq!((says(&mut setting, 0, "a", ms(200)), row(&setting, ms(200)).proxies), (vec![], 2));
+    assert_eq!((says(&mut setting, 0, "a", ms(10_200)), row(&setting, ms(10_200)).proxies), (vec![], 1));
+    assert_eq!(says(&mut setting, 1, "a", ms(10_300)), [("a".to_owned(), 2)], "again");
+}
+
 #[test]
 fn nothing_is_told_of_a_pool_until_all_its_workers_have_been_tried() {
     let mut setting = setting();

@@ -35,6 +35,7 @@ mod reserves;
 mod routes;
 mod sdk;
 mod settle;
+mod several_proxies;
 mod shadow;
 mod tokens;
 mod what_bound;

@@ -83,7 +83,7 @@ pub fn shadowed_routes(config: &Config, path: &str, notes: &mut Notes) {
         let tried = route.tier.as_ref().map(|tier| format!(" while the tier {tier:?} is tried")).unwrap_or_default();
         let message = format!(
             "lifts what is in force on this route: no limit of a tenant, a tier or a pool refuses a request there{tried}; to keep the \
-             limits in force, try the new ones in a second filter (docs/shadow.md)"
+             limits in force, try the new ones in a second filter, or say `mode: enforce` for the tenants (docs/shadow.md)"
         );
         notes.warn(join(path, &format!("routes[{index}].mode")), message);
     }

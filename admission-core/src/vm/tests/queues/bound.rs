@@ -67,3 +67,39 @@ fn behind_others_it_is_what_these_lack() {
         assert_eq!((refused.reason, bound(&refused)), (Reason::WaitTooLong, Some((Reason::PoolRequests, None))));
     }
 }
+
+/// The tenant holds 300 of 400 tokens: a large request lacks some of its own, and a small one is behind it.
+#[test]
+fn behind_a_waiter_of_its_own_tenant_it_is_what_that_one_lacks() {
+    let mut proxy = with(&json!({
+        "lanes": [{"name": "only", "queue": {"max_wait": "2s"}}],
+        "tenants": {"one": {"max_tokens_in_flight": 400}},
+        "pools": [{"name": "p", "max_in_flight": 9}],
+    }));
+    let mut vm = proxy.vm();
+    for tokens in [300, 200, 10] {
+        proxy.come(&mut vm, proxy.waiter("one", "only", tokens)).unwrap();
+    }
+    assert_eq!(kept(&proxy), [Some(Reason::TenantTokens)], "that others come first is no reason of its own");
+    proxy.later(2_000);
+    let refused = vm.poll(&*proxy.store, proxy.now).refused;
+    let own = Some((Reason::TenantTokens, Some("tenants.one.max_tokens_in_flight")));
+    assert_eq!(refused.iter().map(|(_, refusal)| bound(refusal)).collect::<Vec<_>>(), [own, own]);
+}
+
+/// A tenant at its own cap waits in one lane, and the pool is full for another lane: each is said of its own.
+#[test]
+fn those_who_stand_aside_and_those_in_line_have_reasons_of_their_own() {
+    let proxy = proxy(2);
+    let mut vm = proxy.vm();
+    proxy.start(&mut vm, "one", "low");
+    proxy.wait(&mut vm, "one", "low");
+    let lease = proxy.start(&mut vm, "light", "high");
+    proxy.wait(&mut vm, "light", "high");
+    let reasons = |proxy: &Proxy| kept(proxy).into_iter().flatten().collect::<Vec<_>>();
+    let both = reasons(&proxy);
+    assert!(both.contains(&Reason::TenantRequests) && both.contains(&Reason::PoolRequests), "{both:?}");
+    proxy.end(&mut vm, lease);
+    assert_eq!(vm.poll(&*proxy.store, proxy.now).started.len(), 1);
+    assert_eq!(reasons(&proxy), [Reason::TenantRequests], "the pool keeps none of the two any more");
+}
