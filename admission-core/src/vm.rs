@@ -177,7 +177,7 @@ pub struct Vm {
     ticked: Option<Time>,
     unlisted: Directory,
     holds: Held,
-    /// Under which it has said what it holds.
+    /// The holder under which it has said which policy it decides by.
     says_that_it_holds: Option<Holder>,
     /// By the name of each list, as last read.
     workers: LastRead,

@@ -23,7 +23,7 @@ pub(super) struct Answer {
     arrived: Time,
     /// When it was admitted.
     admitted: Time,
-    /// What the request was taken for when it was last decided; its body may have corrected that.
+    /// The request as it was taken for when it was last decided; its body may have corrected that.
     pub(super) estimate: Option<Ask>,
     pub(super) reader: Option<AnswerReader>,
     /// Takes out what was asked for on the client's behalf.
