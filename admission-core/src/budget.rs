@@ -22,6 +22,8 @@ pub struct Rate {
     pub knob: Arc<str>,
     /// Name of its instant, where it is a route's in the place of the tenant's own.
     pub key: Option<RateKey>,
+    /// True where requests that it does not allow yet wait in their lane's queue until it does.
+    pub waits: bool,
 }
 
 /// A rate's name as records know it.
@@ -46,6 +48,12 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// True where a request may wait for one of the rates.
+    #[must_use]
+    pub fn may_be_waited_for(&self) -> bool {
+        [&self.requests, &self.tokens].into_iter().flatten().any(|rate| rate.waits)
+    }
+
     /// The instants up to which a request's charge moved its budgets, once what it was charged for tokens is another amount.
     // Why from the request's own instants: those of the record hold what others have spent or got back meanwhile.
     #[must_use]
@@ -61,7 +69,8 @@ impl Rates {
     /// The same rates, each with an instant of its own.
     #[must_use]
     pub(crate) fn keyed(&self) -> Self {
-        let keyed = |rate: &Option<Rate>| rate.clone().map(|rate| Rate { key: Some(RateKey::of(&rate.knob)), ..rate });
+        let keyed = |rate: &Rate| Rate { key: Some(RateKey::of(&rate.knob)), ..rate.clone() };
+        let keyed = |rate: &Option<Rate>| rate.as_ref().map(keyed);
         Self { requests: keyed(&self.requests), tokens: keyed(&self.tokens) }
     }
 }
@@ -142,6 +151,13 @@ impl Rate {
         Err(NotYet { wait, measured: self.amount_of(owed).saturating_add(amount) })
     }
 
+    /// Time until an amount may be spent, once an amount has been spent that others wait for who come before.
+    #[must_use]
+    pub fn wait_behind(&self, spent: Spent, before: u64, amount: u64, now: Time) -> Millis {
+        let spent = if before > 0 { self.spend(spent, before, now) } else { spent };
+        self.allows(spent, amount, now).err().map_or(Millis(0), |not_yet| not_yet.wait)
+    }
+
     /// After spending an amount.
     #[must_use]
     pub fn spend(&self, spent: Spent, amount: u64, now: Time) -> Spent {
@@ -155,12 +171,18 @@ impl Rate {
         Spent(spent.0.saturating_sub(self.cost(amount).min(self.owed(charged_to, now))))
     }
 
+    /// The time in which an amount is earned.
+    #[must_use]
+    pub fn time_to_earn(&self, amount: u64) -> Millis {
+        Millis(self.cost(amount).div_ceil(NANOS))
+    }
+
     /// The slower of two rates, with the smaller of their bursts.
     #[must_use]
     pub fn stricter(&self, other: &Self) -> Self {
         let earned = |rate: &Self, period: Millis| u128::from(rate.amount) * u128::from(period.0);
         let slower = if earned(other, self.period) < earned(self, other.period) { other } else { self };
-        Self { burst: self.burst.min(other.burst), ..slower.clone() }
+        Self { burst: self.burst.min(other.burst), waits: self.waits && other.waits, ..slower.clone() }
     }
 
     /// How the budget stands.
@@ -168,7 +190,7 @@ impl Rate {
     pub fn standing(&self, spent: Spent, now: Time) -> Standing {
         let owed = self.owed(spent, now);
         let remaining = self.burst.saturating_sub(self.amount_of(owed));
-        let window = Millis(self.cost(self.burst).div_ceil(NANOS));
+        let window = self.time_to_earn(self.burst);
         Standing { limit: self.burst, remaining, reset: Millis(owed.div_ceil(NANOS)), window }
     }
 
@@ -209,7 +231,7 @@ mod tests {
     use super::*;
 
     fn per_minute(amount: u64, burst: u64) -> Rate {
-        Rate { amount, period: Millis(60_000), burst, knob: "knob".into(), key: None }
+        Rate { amount, period: Millis(60_000), burst, knob: "knob".into(), key: None, waits: false }
     }
 
     const START: Time = Time(1_000_000);

@@ -20,7 +20,7 @@ mod view;
 pub use lanes::{
     ApiConfig, LaneConfig, LaneRuleConfig, ReserveConfig, ReserveTerms, RouteConfig, RouteMatchConfig, Upgrades,
 };
-pub use limits::{BurstyRate, LimitsConfig, RateConfig, TenantLimitsConfig};
+pub use limits::{BurstyRate, LimitsConfig, OnRate, RateConfig, TenantLimitsConfig};
 pub use pools::{ClassConfig, EstimateConfig, KvConfig, OutputEstimate, PoolConfig, StaleConfig, StalePolicy};
 pub use queues::{AgingConfig, BudgetUnit, DispatchBudgetConfig, Order, PoolQueueConfig, QueueConfig};
 #[cfg(feature = "schema")]

@@ -101,6 +101,14 @@ pub struct Rules<'a> {
     pub classes: &'a [Arc<Class>],
 }
 
+impl Rules<'_> {
+    /// True where a request that is refused for this reason may wait for it to pass.
+    #[must_use]
+    pub fn may_be_waited_for(&self, reason: Reason) -> bool {
+        self.tenant.may_be_waited_for(reason) || self.pool.may_be_waited_for(reason)
+    }
+}
+
 /// What the sidecar last said of the pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
@@ -152,18 +160,43 @@ pub fn decide(
     fits_ever(ask, rules.tenant, rules.pool, rules.classes)?;
     has_workers(sight, rules)?;
     within_budgets(ask, rules, held, now)?;
+    apart_from_budgets((ask, amount), rules, turn, &scene, held)
+}
+
+/// The lack that keeps a request from starting beside budgets and requests that come first.
+#[must_use]
+pub fn lacks_more_than_rates(
+    ask: &Ask,
+    rules: Rules<'_>,
+    turn: &Turn<'_>,
+    known: Known<'_>,
+    held: Held<'_>,
+    now: Time,
+) -> Option<Refusal> {
+    let scene = scene(rules, known, held, now);
+    let amount = ask.amount(known.block_size(rules.pool));
+    apart_from_budgets((ask, amount), rules, turn, &scene, held).err().filter(|refusal| !refusal.reason.is_of_order())
+}
+
+fn apart_from_budgets(
+    (ask, amount): (&Ask, Amount),
+    rules: Rules<'_>,
+    turn: &Turn<'_>,
+    scene: &Scene<'_>,
+    held: Held<'_>,
+) -> Result<Option<Endpoint>, Refusal> {
     within_tenant_caps(amount, rules, held)?;
     first_of_its_tenant(turn, rules, held)?;
     scene.some_worker_is_free()?;
     scene.below_ceiling(turn.band)?;
     scene.within_dispatch_budget(turn.band, amount, turn.bytes)?;
-    within_pool_caps(amount, &scene)?;
+    within_pool_caps(amount, scene)?;
     within_class_caps(rules.classes, held)?;
     let keeps_as = rules.lanes.keeps_as(rules.lane.position, turn.band.position);
     scene.leaves_reserved(keeps_as)?;
     scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), keeps_as, scene.free())?;
-    first_in_line(&scene, turn, amount.tokens, rules, held)?;
-    within_aging_share(&scene, turn, rules)?;
+    first_in_line(scene, turn, amount.tokens, rules, held)?;
+    within_aging_share(scene, turn, rules)?;
     scene.at_a_worker(amount.blocks)
 }
 

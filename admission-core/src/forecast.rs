@@ -82,6 +82,11 @@ pub(crate) struct Promises {
 const FARTHEST: Millis = Millis(600_000);
 
 impl Promises {
+    /// True while something is promised for later.
+    pub(crate) fn are_ahead(&self, now: Time) -> bool {
+        self.last > now
+    }
+
     /// The advice for a caller that could be served after `wait`, if one more is served every `gap`.
     pub(crate) fn next(&mut self, wait: Millis, gap: Millis, now: Time) -> Millis {
         let soonest = now.0.saturating_add(wait.0);

@@ -21,6 +21,7 @@ mod last_starts;
 mod line;
 mod pace;
 mod per_vm;
+mod queued;
 mod sections;
 mod sub_flows;
 mod tally;
@@ -36,6 +37,7 @@ pub use drain::Drain;
 pub use fair::{Flow, FlowKey};
 pub use last_starts::LAST_STARTS;
 pub use line::{Backlog, Head, Kept, Large, Report, Yielding};
+pub use queued::Queued;
 pub use sub_flows::{SUB_FLOWS, Starts, SubFlow};
 pub use tally::{Stamp, TallyKey};
 pub use victims::Evictable;
@@ -101,6 +103,12 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self { requests: self.requests.saturating_add(other.requests), tokens: self.tokens.plus(other.tokens) }
+    }
+
     /// What this is more than another.
     #[must_use]
     pub const fn beyond(self, other: Self) -> Self {
@@ -151,6 +159,7 @@ pub struct Ledger {
     flows: Tags<MOST_FLOWS>,
     sub_flows: SubFlows,
     blocked: PerVm<Blocked>,
+    queued: PerVm<Queued>,
     line: Line,
     bands: Bands,
     /// The view under which a worker last refused what it was sent.
@@ -342,16 +351,6 @@ impl Ledger {
         }
     }
 
-    /// The first of a tenant's waiters in each VM that wait for the tenant's own caps.
-    pub fn blocked<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Blocked)> {
-        self.blocked.live(members).map(|(holder, first)| (holder, *first))
-    }
-
-    /// Says which of a tenant's waiters in a VM is the first that waits for the tenant's own caps.
-    pub fn publish_blocked(&mut self, members: &Members, holder: Holder, first: Option<Blocked>) {
-        self.blocked.publish(members, holder, first);
-    }
-
     /// Requests that wait for nothing but the pool, in lanes without a dispatch budget.
     #[must_use]
     pub fn demand(&self, members: &Members) -> u64 {
@@ -466,8 +465,7 @@ impl Ledger {
     /// on has been published.
     pub fn note_start(&mut self, members: &Members, lane: LaneKey, band: LaneKey, tag: u64, now: Time) {
         self.bands.serve(band, tag);
-        let still_waiting = self.backlog(lane, members).requests > 0;
-        self.bands.note_start(lane, still_waiting, now);
+        self.bands.note_start(lane, self.is_backlogged(lane, members), now);
     }
 
     /// Notes of a start whether its waiter had climbed above the default lane.

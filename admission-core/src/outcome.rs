@@ -206,12 +206,18 @@ impl Reason {
         }
     }
 
-    /// Whether a request that arrives may wait for this to pass. What a rate refuses knows its exact instant and is told
-    /// that; what nobody can see an end of is not waited for.
+    /// True where the reason is that a rate is spent.
+    #[must_use]
+    pub const fn is_of_rate(self) -> bool {
+        matches!(self, Self::TenantRequestRate | Self::TenantTokenRate | Self::PoolRequestRate)
+    }
+
+    /// Whether a request that arrives may wait for this to pass. What a rate refuses knows its exact instant, and is told that unless the
+    /// rate says that it may wait; what nobody can see an end of is not waited for.
     #[must_use]
     pub const fn may_be_waited_for(self) -> bool {
         match self {
-            Self::TenantRequestRate | Self::TenantTokenRate | Self::PoolRequestRate => false,
+            _ if self.is_of_rate() => false,
             Self::NoWorkers | Self::StaleView | Self::Contention => false,
             _ => !matches!(self.obstacle(), Obstacle::Lasting),
         }

@@ -17,6 +17,7 @@ mod band;
 mod fit;
 mod flow;
 mod kept;
+mod rated;
 mod shares;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub(crate) use fit::Hold;
 use fit::{Fit, RoomsByLane};
 use flow::Place;
 use kept::Reasons;
+use rated::Rated;
 use shares::TenantBytes;
 pub(crate) use shares::{Share, Shares};
 use waiter::Climb;
@@ -57,6 +59,7 @@ pub(crate) struct Queue {
     backlog: BTreeMap<LaneKey, Backlog>,
     arrivals: BTreeSet<(LaneKey, Time, Ticket)>,
     bytes: TenantBytes,
+    rated: Rated,
     climbing: BTreeSet<(Time, Ticket)>,
     /// Waiters that have climbed above the default lane.
     far: BTreeSet<Ticket>,
@@ -103,7 +106,7 @@ impl Queue {
         let classes: Rc<[TallyKey]> = waiter.classes.iter().map(|class| class.key).collect();
         let until = Time(waiter.arrived.0.saturating_add(waiter.patience().0));
         let (urgency, flow) = (waiter.urgency(), (Rc::clone(&waiter.tenant_key), classes));
-        let waiting = Waiting { waiter, climb, flow, urgency, climbs, until, fit: Fit::default() };
+        let waiting = Waiting { waiter, climb, flow, urgency, climbs, until, fit: Fit::default(), is_rated: false };
         self.put_back(ticket, waiting, starts, aside);
     }
 
@@ -116,6 +119,7 @@ impl Queue {
         *backlog = backlog.plus(waiting.waiter.backlog());
         self.arrivals.insert((lane, waiting.waiter.arrived, ticket));
         self.bytes.add(&waiting.waiter);
+        self.rated.add(&waiting);
         self.climbing.extend(waiting.climbs.map(|at| (at, ticket)));
         self.far.extend(waiting.climb.is_far.then_some(ticket));
         self.ending.insert((waiting.until, ticket));
@@ -150,6 +154,7 @@ impl Queue {
         }
         self.arrivals.remove(&(lane, waiting.waiter.arrived, ticket));
         self.bytes.take(&waiting.waiter);
+        self.rated.take(&waiting);
         if let Some(at) = waiting.climbs {
             self.climbing.remove(&(at, ticket));
         }
@@ -363,7 +368,9 @@ impl Queue {
             let waiter = first.and_then(|(_, _, ticket)| self.waiting.get(ticket)).map(|waiting| &waiting.waiter);
             waiter.is_some_and(|waiter| waiter.lane.key == lane && waiter.lane.dispatch_budget.is_some())
         };
-        let in_line = waiting.iter().filter(|(lane, _)| !has_budget(*lane)).map(|(_, backlog)| backlog.in_line());
+        let waits_for_the_pool = |lane| !has_budget(lane) && !self.waits_for_a_rate(lane);
+        let in_line =
+            waiting.iter().filter(|(lane, _)| waits_for_the_pool(*lane)).map(|(_, backlog)| backlog.in_line());
         let demand = in_line.fold(0, u64::saturating_add);
         Report {
             kept: self.kept(&waiting),
@@ -372,6 +379,7 @@ impl Queue {
             heads: self.candidates().map(|candidate| candidate.head).collect(),
             yielding: self.yielding(),
             large: self.bytes.large(),
+            rated: self.rated.joined(),
             for_a_class: self.bands.values().any(Band::waits_for_a_class),
         }
     }

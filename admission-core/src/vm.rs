@@ -35,6 +35,7 @@ mod learning;
 mod lease;
 mod overdraft;
 mod picture;
+mod rates;
 mod room;
 #[cfg(test)]
 mod tests;

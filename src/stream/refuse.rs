@@ -26,7 +26,9 @@ impl Stream {
                 tag(intake, lane, intake.pool());
             }
             let pool = intake.pool();
-            let passes = pool.is_some_and(|pool| pool.may_be_waited_for(refused.reason));
+            let limits = &intake.terms().limits;
+            let passes = limits.may_be_waited_for(refused.reason)
+                || pool.is_some_and(|pool| pool.may_be_waited_for(refused.reason));
             let outcome = if lane.queue.is_some() && intake.could_wait() && passes {
                 self.instance.metrics.count_would_wait(&labels, refused.reason);
                 Outcome::WouldWait

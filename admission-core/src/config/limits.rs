@@ -22,6 +22,10 @@ pub struct LimitsConfig {
     /// was used beyond is a debt. A stream without `usage` is settled by its deltas, a plain answer stays as estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<RateConfig>,
+    /// Fate of a request that `requests_per_minute` or `tokens_per_minute` does not allow yet; `refuse` if not given. `wait` needs a lane
+    /// with a queue, and is not for the tier of a route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_rate: Option<OnRate>,
     /// Share of a token that a prompt token costs which the worker had in its cache, by its `usage`: 0 to 1; 1 if not given. In
     /// `tokens_per_minute` and in the fair tag, once the answer has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,6 +67,9 @@ pub struct TenantLimitsConfig {
     pub tokens_per_minute: Option<RateConfig>,
     /// Instead of the tier's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_rate: Option<OnRate>,
+    /// Instead of the tier's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_token_cost: Option<f64>,
     /// Instead of the tier's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,6 +94,7 @@ impl TenantLimitsConfig {
             max_tokens_in_flight: self.max_tokens_in_flight,
             requests_per_minute: self.requests_per_minute,
             tokens_per_minute: self.tokens_per_minute,
+            on_rate: self.on_rate,
             cached_token_cost: self.cached_token_cost,
             weight: self.weight,
             lane: self.lane.clone(),
@@ -94,6 +102,18 @@ impl TenantLimitsConfig {
             mode: self.mode,
         }
     }
+}
+
+/// Fate of a request that a rate does not allow yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnRate {
+    /// The request waits in its lane's queue, if the instant at which the rate allows it, behind those that wait for the rate already, lies
+    /// within the time that it may wait, and those that wait for rates have no more than half of the queue. Else it is refused.
+    Wait,
+    /// The request is refused; the refusal names the instant.
+    Refuse,
 }
 
 /// An amount for each period: a number, which may be saved up for one period, or rate and burst.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PoolQueueConfig, RateConfig, default_hold, text};
+use super::{OnRate, PoolQueueConfig, RateConfig, default_hold, text};
 use crate::estimate::Family;
 use crate::outcome::Reason;
 use crate::units::Millis;
@@ -28,6 +28,9 @@ pub struct PoolConfig {
     /// Requests admitted in a second, of all tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_second: Option<RateConfig>,
+    /// Fate of a request that `requests_per_second` does not allow yet; `wait` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_rate: Option<OnRate>,
     /// Prompt tokens and the request's own output limit (`max_tokens`) together, at least 1: above it 413.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u64>,

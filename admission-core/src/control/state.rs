@@ -197,11 +197,15 @@ fn waiting(ledger: &Ledger, members: &Members, directory: &Directory, now: Time)
         let of_lane = ledger.kept(members).filter(|kept| lane_name(directory, kept.lane) == lane);
         gather(of_lane.filter_map(|kept| kept.reason).map(Reason::label))
     };
+    let for_rates = |lane: &str| -> u64 {
+        let of_lane = ledger.rated(members).filter(|(_, key, _)| lane_name(directory, *key) == lane);
+        of_lane.fold(0, |sum, (.., rated)| sum.saturating_add(rated.requests))
+    };
     gather(lanes.into_iter().map(|(lane, Backlog { requests, tokens, bytes, oldest, aside })| {
-        let (oldest_ms, kept_by) = (now.since(oldest).0, kept_by(&lane));
+        let (oldest_ms, kept_by, for_rates) = (now.since(oldest).0, kept_by(&lane), for_rates(&lane));
         let state = json!({
             "requests": requests, "tokens": tokens, "bytes": bytes, "oldest_ms": oldest_ms,
-            "aside": aside, "kept_by": kept_by,
+            "aside": aside, "for_rates": for_rates, "kept_by": kept_by,
         });
         (lane, state)
     }))

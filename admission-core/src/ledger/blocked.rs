@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::per_vm::Row;
-use super::{FlowKey, LaneKey, SubFlow};
+use super::{FlowKey, LaneKey, Ledger, SubFlow};
+use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
 
 /// The first of a tenant's waiters in one VM that wait for the tenant's own caps.
@@ -69,6 +70,18 @@ pub struct Place {
     first: u64,
     within: Option<(FlowKey, u64)>,
     urgency: u64,
+}
+
+impl Ledger {
+    /// The first of a tenant's waiters in each VM that wait for the tenant itself.
+    pub fn blocked<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = (Holder, Blocked)> {
+        self.blocked.live(members).map(|(holder, first)| (holder, *first))
+    }
+
+    /// Says which of a tenant's waiters in a VM is the first that waits for the tenant itself.
+    pub fn publish_blocked(&mut self, members: &Members, holder: Holder, first: Option<Blocked>) {
+        self.blocked.publish(members, holder, first);
+    }
 }
 
 impl Row for Blocked {

@@ -31,7 +31,7 @@ impl Earned {
 
     fn rate(self) -> Rate {
         let Self { amount, period, burst } = self;
-        Rate { amount, period, burst, knob: "".into(), key: None }
+        Rate { amount, period, burst, knob: "".into(), key: None, waits: false }
     }
 }
 
@@ -108,7 +108,14 @@ mod tests {
 
     #[test]
     fn what_is_left_is_known_from_the_record_alone() {
-        let rate = |amount: u64, key| Rate { amount, period: Millis(60_000), burst: amount, knob: "knob".into(), key };
+        let rate = |amount: u64, key| Rate {
+            amount,
+            period: Millis(60_000),
+            burst: amount,
+            knob: "knob".into(),
+            key,
+            waits: false,
+        };
         let own = Rates { requests: Some(rate(60, None)), tokens: Some(rate(6_000, None)) };
         let mut ledger = Ledger::default();
         assert_eq!(ledger.budgets(Time(1_000)), Budgets::default());

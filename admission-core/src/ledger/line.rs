@@ -137,6 +137,8 @@ pub struct Report {
     pub demand: u64,
     /// The lack of each lane's waiters.
     pub kept: Vec<Kept>,
+    /// Waiters that joined to wait for a rate, by the lane they came for.
+    pub rated: Vec<(LaneKey, Backlog)>,
 }
 
 /// What all VMs say.
@@ -149,6 +151,7 @@ pub(super) struct Line {
     pub(super) demand: PerVm<Demand>,
     pub(super) large: PerVm<Large>,
     pub(super) kept: PerVm<Kept>,
+    pub(super) rated: PerVm<(LaneKey, Backlog)>,
 }
 
 /// Requests of one VM that wait for nothing but the pool, in lanes without a dispatch budget.
@@ -194,6 +197,7 @@ impl Line {
         self.demand.publish(members, holder, (report.demand > 0).then_some(Demand(report.demand)));
         self.large.publish(members, holder, report.large.iter().copied());
         self.kept.publish(members, holder, report.kept.iter().copied());
+        self.rated.publish(members, holder, report.rated.iter().copied());
     }
 
     /// Parts that the heads, and the waiters that let others pass, belong to.

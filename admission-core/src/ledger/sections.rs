@@ -50,6 +50,8 @@ const SECTION_BLOCKED_PARTS: u8 = 32;
 const SECTION_TIER_BUDGETS: u8 = 33;
 const SECTION_KEPT: u8 = 34;
 const SECTION_CHARGED_UNDER: u8 = 35;
+const SECTION_QUEUED: u8 = 36;
+const SECTION_RATED: u8 = 37;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -110,6 +112,8 @@ impl Record for Ledger {
         writer.section(SECTION_TIER_BUDGETS, |out| self.tier_budgets.write(out));
         writer.section(SECTION_KEPT, |out| self.line.kept.write(out));
         writer.section(SECTION_CHARGED_UNDER, |out| self.charged_under.write(out));
+        writer.section(SECTION_QUEUED, |out| self.queued.write(out));
+        writer.section(SECTION_RATED, |out| self.line.rated.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -150,6 +154,8 @@ impl Record for Ledger {
                 SECTION_TIER_BUDGETS => record.tier_budgets = TierBudgets::read(&mut reader)?,
                 SECTION_KEPT => record.line.kept = PerVm::read(&mut reader)?,
                 SECTION_CHARGED_UNDER => record.charged_under = ChargedUnder::read(&mut reader)?,
+                SECTION_QUEUED => record.queued = PerVm::read(&mut reader)?,
+                SECTION_RATED => record.line.rated = PerVm::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}
                 _ => return Some(false),

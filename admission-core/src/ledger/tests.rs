@@ -226,7 +226,14 @@ fn full_ledger() -> Ledger {
     ledger.admit(&members, b, LaneKey(9), amount(2, 300));
     ledger.admit(&members, a, LaneKey(9), amount(3, 50));
     ledger.release(&members, b, LaneKey(9), amount(1, 150), Millis(10));
-    let rate = Rate { amount: 60, period: Millis(60_000), burst: 60, knob: "requests_per_minute".into(), key: None };
+    let rate = Rate {
+        amount: 60,
+        period: Millis(60_000),
+        burst: 60,
+        knob: "requests_per_minute".into(),
+        key: None,
+        waits: false,
+    };
     let rates = Rates { requests: Some(rate.clone()), tokens: Some(rate) };
     ledger.spend(&rates, Cost { requests: 1, tokens: Tokens(2) }, Time(1_000));
     ledger.note_rates(&rates);
@@ -241,6 +248,8 @@ fn full_ledger() -> Ledger {
         Some(Blocked { band: LANE, urgency: 5, part: Some(Part { flow: FlowKey(7), sub: SubFlow::of(b"user") }) }),
     );
     ledger.publish_blocked(&members, b, Some(Blocked { band: LaneKey(9), urgency: 6, part: None }));
+    let queued = |tokens| Queued { lane: LANE, cost: Cost { requests: 2, tokens: Tokens(tokens) } };
+    ledger.publish_queued(&members, a, &[queued(700), Queued { lane: LaneKey(9), ..queued(900) }]);
     let head = Head {
         band: LANE,
         lane: LaneKey(8),
@@ -257,7 +266,11 @@ fn full_ledger() -> Ledger {
     let yielding = vec![Yielding { head, blocks: Blocks(9), steered: true }];
     let (heads, large) = (vec![head, Head { tag: 8, ..head }], vec![Large { flow: 2, bytes: 300 }]);
     let kept = vec![Kept { lane: LANE, reason: Some(Reason::TenantRequests) }, Kept { lane: LaneKey(9), reason: None }];
-    ledger.publish(&members, a, &Report { heads, yielding, large, kept, demand: 3, ..report });
+    ledger.publish(
+        &members,
+        a,
+        &Report { heads, yielding, large, kept, rated: vec![(LANE, backlog)], demand: 3, ..report },
+    );
     assert!(ledger.hold_line(Time(70), Time(80)));
     ledger.note_start(&members, LANE, LANE, 77, Time(8));
     ledger.note_climbed(true);

@@ -72,7 +72,14 @@ mod tests {
 
     fn rate(tier: usize) -> Rate {
         let knob = format!("tiers.t{tier}.requests_per_minute");
-        Rate { amount: 60, period: Millis(60_000), burst: 60, key: Some(RateKey::of(&knob)), knob: knob.into() }
+        Rate {
+            amount: 60,
+            period: Millis(60_000),
+            burst: 60,
+            key: Some(RateKey::of(&knob)),
+            knob: knob.into(),
+            waits: false,
+        }
     }
 
     #[test]

@@ -14,10 +14,12 @@ impl Ledger {
         }
     }
 
-    /// True for the ledger of a tenant that holds nothing, has no waiter that its own caps keep back, and owes nothing to a budget.
+    /// True for the ledger of a tenant that holds nothing, has no waiter that the tenant itself keeps back or whose budget may be waited for, and
+    /// owes nothing to a budget.
     #[must_use]
     pub fn is_idle(&self, members: &Members, now: Time) -> bool {
         let owes = self.requests_spent.is_owed(now) || self.tokens_spent.is_owed(now) || self.tier_budgets.owe(now);
-        !owes && self.live(members).next().is_none() && self.blocked(members).next().is_none()
+        let waits = self.blocked(members).next().is_some() || self.queued(members).next().is_some();
+        !owes && !waits && self.live(members).next().is_none()
     }
 }

@@ -9,7 +9,7 @@ use super::lane::Lanes;
 use super::pool::ModelPattern;
 use super::{Control, Limits, MAX_NAME, Policy, Pool, Reject, Route, is_name};
 use crate::budget::Rate;
-use crate::config::{BurstyRate, Config, ControlConfig, PluginConfig, RateConfig, RouteConfig};
+use crate::config::{BurstyRate, Config, ControlConfig, OnRate, PluginConfig, RateConfig, RouteConfig};
 use crate::keys::Keys;
 use crate::problem::{self, Problem};
 use crate::units::Millis;
@@ -264,9 +264,9 @@ fn check_rate(path: String, rate: Option<RateConfig>, check: &mut Checker<'_>) {
     }
 }
 
-fn rate(config: Option<RateConfig>, period: Millis, knob: String) -> Option<Rate> {
+fn rate(config: Option<RateConfig>, period: Millis, on_rate: OnRate, knob: String) -> Option<Rate> {
     let BurstyRate { rate, burst } = config?.parts();
-    Some(Rate { amount: rate, period, burst, knob: knob.into(), key: None })
+    Some(Rate { amount: rate, period, burst, knob: knob.into(), key: None, waits: on_rate == OnRate::Wait })
 }
 
 fn check_model(path: String, model: &str, check: &mut Checker<'_>) {

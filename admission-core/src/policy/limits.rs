@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::budget::{Rate, Rates};
 use crate::config::Mode;
+use crate::outcome::Reason;
 
 /// A limit and its place in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,17 @@ impl Limits {
     pub(super) fn limits_anything(&self) -> bool {
         let rates = &*self.rates;
         self.requests.is_some() || self.tokens.is_some() || rates.requests.is_some() || rates.tokens.is_some()
+    }
+
+    /// True where requests wait that a budget refuses for this reason.
+    #[must_use]
+    pub fn may_be_waited_for(&self, reason: Reason) -> bool {
+        let rate = match reason {
+            Reason::TenantRequestRate => &self.rates.requests,
+            Reason::TenantTokenRate => &self.rates.tokens,
+            _ => return false,
+        };
+        rate.as_ref().is_some_and(|rate| rate.waits)
     }
 
     /// With another's limits of requests and tokens, and price of cached ones, where it has some.

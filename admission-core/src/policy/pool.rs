@@ -208,10 +208,14 @@ impl Pool {
         self.classes.iter().filter(|class| class.takes(model, prompt)).cloned().collect()
     }
 
-    /// Whether time alone may change a refusal for this reason; that it has no worker, where it holds requests until one comes.
+    /// Whether time alone may change a refusal for this reason; that it has no worker, or that its rate is spent, where requests wait for that.
     #[must_use]
     pub fn may_be_waited_for(&self, reason: Reason) -> bool {
-        reason.may_be_waited_for() || (reason == Reason::NoWorkers && self.hold_when_empty.is_some())
+        match reason {
+            Reason::NoWorkers => self.hold_when_empty.is_some(),
+            Reason::PoolRequestRate => self.rates.may_be_waited_for(),
+            _ => reason.may_be_waited_for(),
+        }
     }
 
     /// True for a request that this pool has refused as it says when another's refusal serves it better: there it may wait, or come back.

@@ -98,10 +98,10 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
                     "ABababababababababababababababababababababababababababababababab": "acme",
                     "abababababababababababababababababababababababababababababababab": "acme"}}}]},
             "tiers": {"free": {"max_in_flight": 0, "max_lane": "fast", "requests_per_minute": 0,
-                "tokens_per_minute": {"rate": 1, "burst": 0}}},
-            "tenants": {"acme": {"tier": "gold", "max_tokens_in_flight": 0}},
+                "tokens_per_minute": {"rate": 1, "burst": 0}}, "slow": {"requests_per_minute": 1, "on_rate": "wait"}},
+            "tenants": {"acme": {"tier": "gold", "max_tokens_in_flight": 0}}, "routes": [{"match": {"route_name": "r"}, "tier": "slow"}],
             "lanes": [{"name": "a"}, {"name": "a"}, {"name": "b", "priority": 5}], "default_lane": "c",
-            "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "kv": {"block_size": 0, "headroom": 1.0, "max_share": 0.5}}],
+            "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "on_rate": "wait", "kv": {"block_size": 0, "headroom": 1.0, "max_share": 0.5}}],
             "body": {"hold_limit": "0B"}, "reject": {"retry_after": {"min": "1h", "jitter": 2}, "status": {"oversize": 200, "all_busy": 600}}}"#,
     );
     let paths = [
@@ -128,6 +128,8 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
         "pools[1].models[0]: ",
         "pools[1].max_in_flight: ",
         "pools[1].kv.block_size: ",
+        "pools[1].on_rate: ",
+        "routes[0].tier: has `on_rate: wait`",
         "pools[1].kv.headroom: ",
         "pools[1].kv.max_share: ",
         "body.hold_limit: ",

@@ -44,6 +44,11 @@ impl Queue {
         }
     }
 
+    /// True while nothing but the pool's rate keeps the line of a lane.
+    pub(super) fn waits_for_a_rate(&self, lane: LaneKey) -> bool {
+        self.kept_by(Some(lane)).is_some_and(Reason::is_of_rate)
+    }
+
     /// Forgets the reasons of a lane in which nothing waits any more.
     pub(super) fn forget_reasons(&mut self, lane: LaneKey) {
         self.reasons.in_line.remove(&lane);

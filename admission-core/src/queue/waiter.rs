@@ -105,6 +105,8 @@ pub(crate) struct Waiting {
     pub(super) climbs: Option<Time>,
     pub(super) until: Time,
     pub(super) fit: Fit,
+    /// True for one that joined to wait for a rate.
+    pub(crate) is_rated: bool,
 }
 
 impl Waiting {

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::claim::{Claim, Denied, Granted, Starts, contention};
+use super::claim::{Claim, Denied, Granted, Rest, Starts, contention};
 use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
 use crate::budget::{Budgets, Rates, Spent};
 use crate::decide::{Ask, Held, Rules, Turn, decide, may_grow};
-use crate::ledger::{Amount, Cost, LaneKey, Ledger, Report, TallyKey};
+use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
 use crate::members::Holder;
 use crate::outcome::Refusal;
 use crate::policy::{Class, Lane, Pool};
@@ -51,13 +51,13 @@ impl Vm {
             .map_err(|refusal| self.pace(store, request, refusal, now))
     }
 
-    /// Starts a request in its turn; `report` is who waits here from then on, if it has waited itself.
+    /// Starts a request in its turn; `rest` is who waits here from then on, if it has waited itself.
     pub(super) fn start(
         &mut self,
         store: &impl Store,
         request: &Request<'_>,
         turn: &Turn<'_>,
-        (holder, report): (Holder, Option<&Report>),
+        (holder, rest): (Holder, Option<Rest<'_>>),
         now: Time,
     ) -> Result<Admission, Refusal> {
         let Request { ask, rules, .. } = *request;
@@ -68,7 +68,7 @@ impl Vm {
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
         let evictable = lease.preemptible.then(|| self.evictable_with(&lease));
         let starts = Starts::Request { evictable: evictable.as_deref(), has_climbed_far: turn.has_climbed_far };
-        match lease.claim(report).charge(store, (&self.members, holder), seen, &starts, judge, now) {
+        match lease.claim(rest).charge(store, (&self.members, holder), seen, &starts, judge, now) {
             Ok(Granted { spent, endpoint, since }) => {
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
                 lease.since = since;

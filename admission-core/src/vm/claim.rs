@@ -1,11 +1,12 @@
 //! Charging two records as one.
 
+use super::POLL;
 use super::elsewhere::Elsewhere;
 use super::lease::Lease;
 use crate::budget::Spent;
 use crate::decide::Held;
 use crate::endpoint::Endpoint;
-use crate::ledger::{Begun, Evictable, Flow, Ledger, Report};
+use crate::ledger::{Begun, Evictable, Flow, Ledger, Queued, Report};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::store::{self, Store, StoreError, Version};
@@ -17,8 +18,21 @@ pub(super) struct Claim<'a> {
     pub(super) lease: &'a Lease,
     pub(super) flow: Flow,
     /// Who waits in this VM from then on; `None` for one that did not wait.
-    pub(super) report: Option<&'a Report>,
+    pub(super) rest: Option<Rest<'a>>,
 }
+
+/// Waiters of a VM that are left when one has started.
+#[derive(Clone, Copy)]
+pub(super) struct Rest<'a> {
+    /// All that wait for the pool.
+    pub(super) report: &'a Report,
+    /// Costs of those of the same tenant.
+    pub(super) queued: &'a [Queued],
+}
+
+/// Time by which a waiter may start later than its rate allows and cost no more: two polls.
+// Why: it cannot start at the very instant, and what each of a line is late would add up to fewer starts than the rate has.
+const LATE: Millis = Millis(2 * POLL.0);
 
 /// What starts with a claim, beside what is charged.
 pub(super) enum Starts<'a> {
@@ -70,6 +84,8 @@ impl Claim<'_> {
         let Lease { tenant_key, tenant_rates, pool_rates, pool_key, lane, amount, cost, .. } = self.lease;
         let failed = |error: StoreError| Denied::before_charging(contention(&error));
         let denied = |error: &StoreError| Denied { refusal: Box::new(contention(error)), tenant_charged: true };
+        let late = if self.rest.is_some() { LATE } else { Millis(0) };
+        let spent_at = Time(now.0.saturating_sub(late.0));
         let virtual_time = pool_seen.virtual_time(self.lease.level_key());
         let also = Elsewhere::read(store, tenant_key).map_err(failed)?;
         let (tenant_before, spent) = update_at(store, tenant_key, |tenant: &mut Ledger| {
@@ -77,7 +93,10 @@ impl Claim<'_> {
             judge(Held { tenant, pool: &pool_seen, members })?;
             let before = tenant.clone();
             tenant.charge(members, holder, *lane, *amount);
-            tenant.spend(tenant_rates, *cost, now);
+            tenant.spend(tenant_rates, *cost, spent_at);
+            if let Some(rest) = self.rest {
+                tenant.publish_queued(members, holder, rest.queued);
+            }
             tenant.note_rates(tenant_rates);
             match starts {
                 Starts::Request { .. } => tenant.serve_flow(self.flow, virtual_time, cost.tokens),
@@ -94,7 +113,7 @@ impl Claim<'_> {
         let charged = store::update_from(store, pool_key, (pool_seen, version), |pool_now: &mut Ledger| {
             let endpoint = judge(Held { tenant: &tenant_before, pool: pool_now, members })?;
             pool_now.admit(members, holder, *lane, *amount);
-            pool_now.spend(pool_rates, *cost, now);
+            pool_now.spend(pool_rates, *cost, spent_at);
             pool_now.note_rates(pool_rates);
             let begun = self.lease.begun(*amount, self.lease.bytes);
             let begun = match starts {
@@ -109,8 +128,8 @@ impl Claim<'_> {
             for (key, amount) in self.lease.tallies().chain(worker) {
                 pool_now.tally(members, holder, key, amount);
             }
-            if let Some(report) = self.report {
-                pool_now.publish(members, holder, report);
+            if let Some(rest) = self.rest {
+                pool_now.publish(members, holder, rest.report);
             }
             if let Starts::Request { evictable, has_climbed_far } = starts {
                 pool_now.note_start(members, *lane, self.lease.level_key(), tag, now);

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::bound::kept_from_starting;
+use super::claim::Rest;
 use super::elsewhere::tenant_at;
 use super::hold::end_hold;
 use super::{Admission, Note, Vm, Wake};
@@ -95,7 +96,6 @@ impl Vm {
     pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
         let mut progress = Progress::default();
         self.passed_on = 0;
-        progress.refused.extend(self.expire(store, now));
         let aside = self.next_tenants_aside();
         self.ask_tenants(store, &aside, now);
         self.name_firsts_again(store, &aside);
@@ -106,6 +106,8 @@ impl Vm {
             // Why with every poll: the note that asks for it may be lost, and the record too busy to be written.
             self.let_lowest_give_way(store, &key, now);
         }
+        // Why last: who has waited until the very instant at which a rate lets it start is to start.
+        progress.refused.extend(self.expire(store, now));
         progress.refused.append(&mut self.displaced);
         progress
     }
@@ -239,7 +241,9 @@ impl Vm {
         }
         let Some(waiting) = queue.take(ticket) else { return Go::Stop };
         let report = queue.report();
-        match self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, Some(&report)), now) {
+        let queued = Queue::queued(self.queues.values().chain([&*queue]), &waiting.waiter.tenant_key);
+        let rest = Some(Rest { report: &report, queued: &queued });
+        match self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, rest), now) {
             Ok(admission) => {
                 end_hold(store, key, &waiting, now);
                 queue.published = report;
@@ -298,6 +302,7 @@ impl Vm {
             Obstacle::Lasting => {
                 queue.take(ticket);
                 end_hold(store, key, waiting, now);
+                self.block(store, queue, &waiter.tenant_key);
                 round.progress.refused.push((ticket, refusal));
                 Go::On
             }
@@ -352,9 +357,11 @@ impl Vm {
     fn block(&mut self, store: &impl Store, queue: &Queue, tenant_key: &Rc<str>) {
         let Some(holder) = self.holder else { return };
         let first = Queue::blocked(self.queues.values().chain([queue]), tenant_key);
+        let queued = Queue::queued(self.queues.values().chain([queue]), tenant_key);
         let members = &self.members;
         let said = update_at(store, tenant_key, |ledger| {
             ledger.publish_blocked(members, holder, first);
+            ledger.publish_queued(members, holder, &queued);
             Ok::<(), std::convert::Infallible>(())
         });
         if said.is_err() {

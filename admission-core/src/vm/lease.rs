@@ -3,10 +3,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::claim::Claim;
+use super::claim::{Claim, Rest};
 use crate::budget::{Rates, Spent};
 use crate::decide::MOST_TOKENS;
-use crate::ledger::{Amount, Begun, Cost, Evictable, Flow, FlowKey, LaneKey, Ledger, Report, SubFlow, TallyKey};
+use crate::ledger::{Amount, Begun, Cost, Evictable, Flow, FlowKey, LaneKey, Ledger, SubFlow, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::{BudgetUnit, Lane, Lanes, Pool};
 use crate::units::{Blocks, Millis, Time, Tokens};
@@ -57,8 +57,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn claim<'a>(&'a self, report: Option<&'a Report>) -> Claim<'a> {
-        Claim { lease: self, flow: self.flow(), report }
+    pub(super) fn claim<'a>(&'a self, rest: Option<Rest<'a>>) -> Claim<'a> {
+        Claim { lease: self, flow: self.flow(), rest }
     }
 
     pub(super) fn flow(&self) -> Flow {

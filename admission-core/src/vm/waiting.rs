@@ -8,6 +8,7 @@ use super::claim::contention;
 use super::dispatch::{note_emptiness, stays_until};
 use super::elsewhere::tenant_at;
 use super::hold::end_hold;
+use super::rates::{RateWait, by_pool, within_half};
 use super::room::{Room, has_room};
 use super::{Admission, Request, Vm, Wake};
 use crate::decide::{Held, Line, Rules, Turn, decide, flow_of, urgency};
@@ -35,7 +36,8 @@ const TRIES: u32 = 3;
 
 /// Why a request does not join.
 pub(super) enum NotJoined {
-    MayStart,
+    /// The records have changed since they were read: it may start, or would have to wait longer.
+    Again,
     /// The queue is full; the excess, where other waiters may give way for it.
     Full(Box<Refusal>, Option<Backlog>),
     Refused(Refusal),
@@ -101,7 +103,7 @@ impl Vm {
         now: Time,
     ) -> Result<Joined, Refusal> {
         let Some(queue) = waiter.lane.queue.clone() else { return Err(refused) };
-        if !waiter.pool.may_be_waited_for(refused.reason) {
+        if !waiter.rules().may_be_waited_for(refused.reason) {
             return Err(refused);
         }
         let mut waiter = self.placed(store, waiter, now);
@@ -116,7 +118,7 @@ impl Vm {
                     return Err(self.full(store, &waiter, *full, bound, now));
                 }
                 Err(NotJoined::Refused(refusal)) => return Err(refusal),
-                Err(NotJoined::MayStart) => {}
+                Err(NotJoined::Again) => {}
             }
             match self.admit(store, &waiter.request(), now) {
                 Ok(admission) => return Ok(Joined::Started(admission)),
@@ -131,7 +133,7 @@ impl Vm {
                 Err(self.full(store, &waiter, *full, bound, now))
             }
             Err(NotJoined::Refused(refusal)) => Err(refusal),
-            Err(NotJoined::MayStart) => Err(refused),
+            Err(NotJoined::Again) => Err(refused),
         }
     }
 
@@ -149,7 +151,15 @@ impl Vm {
         let key = waiter.key();
         let (seen, _) = store::read::<Ledger>(store, &key).map_err(failed)?;
         let tenant = tenant_at(store, &waiter.tenant_key, &self.members).map_err(failed)?;
-        self.fits_its_patience(store, &seen, (&waiter, limits), refused, now).map_err(NotJoined::Refused)?;
+        let picture = self.picture(store, &waiter.pool);
+        let known = picture.known(waiter.can_be_steered);
+        let turn = newcomer(self.queues.get(&key), &waiter.request(), waiter.arrived);
+        let by_rate = {
+            let held = Held { tenant: &tenant, pool: &seen, members: &self.members };
+            self.rate_wait(store, &waiter, refused, (&turn, known, held), now)
+        };
+        self.fits_its_patience(store, (&seen, &tenant), (&waiter, limits), (refused, by_rate), now)
+            .map_err(NotJoined::Refused)?;
         let ticket = Ticket(self.next_ticket);
         self.next_ticket = self.next_ticket.wrapping_add(1);
         let aside = match refused.reason.obstacle() {
@@ -161,13 +171,14 @@ impl Vm {
         let starts = tenant.starts(FlowKey::of(&key, band), seen.virtual_time(band));
         let mut queue = self.queues.remove(&key).unwrap_or_default();
         note_emptiness(&mut queue, refused.reason, now);
-        let picture = self.picture(store, &waiter.pool);
-        let known = picture.known(waiter.can_be_steered);
         if refused.reason == Reason::KvBlocks {
             queue.note_room(&waiter, waiter.lane.position, refused, known.block_size(&waiter.pool));
         }
-        let turn = newcomer(Some(&queue), &waiter.request(), waiter.arrived);
+        let in_line = queue.report().waiting;
         queue.push(ticket, waiter.clone(), starts, aside, now);
+        if by_rate.is_some() {
+            queue.note_rated(ticket);
+        }
         if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
             queue.extend(ticket, until);
         }
@@ -178,7 +189,15 @@ impl Vm {
         let published = store::update(store, &key, |ledger: &mut Ledger| {
             let held = Held { tenant: &tenant, pool: ledger, members };
             if unless_it_may_start && decide(&waiter.ask, waiter.rules(), &turn, known, held, now).is_ok() {
-                return Err(NotJoined::MayStart);
+                return Err(NotJoined::Again);
+            }
+            if by_rate.is_some() {
+                let by_pool = by_pool(&waiter, ledger, (members, holder, &in_line), now);
+                if unless_it_may_start && by_pool > waiter.patience() {
+                    return Err(NotJoined::Again);
+                }
+                let full = |full| NotJoined::Full(Box::new(full), None);
+                within_half((ledger, members), holder, &waiter, &report, limits).map_err(full)?;
             }
             let room = has_room((ledger, members), holder, &waiter, (&report, bytes), limits)?;
             ledger.publish(members, holder, &report);
@@ -206,7 +225,7 @@ impl Vm {
         }
     }
 
-    /// Says in the tenant's record that somebody waits for it, and asks for an eviction where that may help.
+    /// Says in the tenant's record that somebody waits for it, or will cost its budgets, and asks for an eviction where that may help.
     fn after_joining(
         &mut self,
         store: &impl Store,
@@ -214,9 +233,11 @@ impl Vm {
         waiter: &Waiter,
         refused: &Refusal,
     ) {
+        if refused.reason.obstacle() == Obstacle::Tenant || waiter.limits.rates.may_be_waited_for() {
+            self.publish_blocked(store, tenant_key);
+        }
         match refused.reason.obstacle() {
             Obstacle::Tenant => {
-                self.publish_blocked(store, tenant_key);
                 // What the tenant has got back in the meantime has woken nobody.
                 self.wakes.extend(self.slot().map(|slot| Wake::start(slot, tenant_key)));
             }
@@ -230,21 +251,27 @@ impl Vm {
     fn fits_its_patience(
         &mut self,
         store: &impl Store,
-        seen: &Ledger,
+        (seen, tenant): (&Ledger, &Ledger),
         (waiter, limits): (&Waiter, &QueueLimits),
-        refused: &Refusal,
+        (refused, by_rate): (&Refusal, Option<RateWait>),
         now: Time,
     ) -> Result<(), Refusal> {
         if refused.reason == Reason::NoWorkers {
             return Ok(());
         }
-        let place = self.place(seen, waiter, now);
+        let mut place = self.place(seen, waiter, now);
+        if let Some(by_rate) = by_rate {
+            place.wait = Some(by_rate.longer(place.wait, self.time_by_rates(waiter, (tenant, seen), now)));
+        }
         let patience = waiter.patience();
         let Some(wait) = place.wait.filter(|wait| *wait > patience) else { return Ok(()) };
         let own = waiter.deadline.filter(|deadline| *deadline < limits.max_wait);
         let knob = own.map_or_else(|| Arc::clone(&limits.max_wait_knob), |_| "the request's own deadline".into());
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
-        let retry = Retry::After(self.promise(seen, (waiter.key(), &waiter.lane), wait, now));
+        let retry = Retry::After(match by_rate {
+            Some(by_rate) => self.promise_by_rate(waiter, by_rate, wait, now),
+            None => self.promise(seen, (waiter.key(), &waiter.lane), wait, now),
+        });
         let detail = kept_from_starting(self.behind_others(store, waiter, Some(refused.clone()), now));
         Err(Refusal { reason: Reason::WaitTooLong, limit, detail, retry, place: Some(place) })
     }
@@ -269,7 +296,7 @@ impl Vm {
 
     /// Spreads the advice of refusals that come one after the other, where nothing but others' work stands in the way.
     pub(super) fn pace(&mut self, store: &impl Store, request: &Request<'_>, refusal: Refusal, now: Time) -> Refusal {
-        let waits = request.rules.lane.queue.is_some() && refusal.reason.may_be_waited_for();
+        let waits = request.rules.lane.queue.is_some() && request.rules.may_be_waited_for(refusal.reason);
         let (Obstacle::Pool | Obstacle::Lane | Obstacle::Class | Obstacle::Line, Retry::After(wait), false) =
             (refusal.reason.obstacle(), refusal.retry, waits)
         else {
@@ -358,12 +385,13 @@ impl Vm {
         let Some(holder) = self.holder else { return };
         let first = Queue::blocked(self.queues.values(), tenant_key);
         let members = &self.members;
+        let queued = Queue::queued(self.queues.values(), tenant_key);
         let said = update_at(store, tenant_key, |ledger| {
-            let before = ledger.blocked(members).find(|(other, _)| *other == holder).map(|(_, first)| first);
-            if before == first {
+            if ledger.says(members, holder, (first, &queued)) {
                 return Err(());
             }
             ledger.publish_blocked(members, holder, first);
+            ledger.publish_queued(members, holder, &queued);
             Ok(())
         });
         if said.is_err() {
@@ -388,6 +416,7 @@ impl Vm {
             if let Some(queue) = self.queues.get_mut(&key) {
                 queue.published = crate::ledger::Report::default();
                 self.unblocked.extend(queue.tenants_aside(None, usize::MAX));
+                self.unblocked.extend(queue.tenants_queued().cloned());
             }
             self.publish(store, &key);
         }

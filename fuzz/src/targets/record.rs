@@ -11,7 +11,7 @@ use admission_core::directory::Directory;
 use admission_core::estimate::{Batch, Experience, Family, Inputs};
 use admission_core::keys::Keys;
 use admission_core::ledger::{
-    Amount, Backlog, Blocked, Cost, Evictable, Flow, FlowKey, Head, Kept, LaneKey, Large, Ledger, Part, Report,
+    Amount, Backlog, Blocked, Cost, Evictable, Flow, FlowKey, Head, Kept, LaneKey, Large, Ledger, Part, Queued, Report,
     SubFlow, TallyKey, Yielding,
 };
 use admission_core::members::{Holder, Members, Observer};
@@ -90,7 +90,7 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     ledger.admit(members, holder, LANE, MOST);
     assert!(ledger.admitted().requests >= before && ledger.held_by(LANE, members) == MOST);
     ledger.release(members, holder, LANE, MOST, Millis(u64::MAX));
-    let rate = |burst| Rate { amount: 3, period: Millis(60_000), burst, knob: Arc::from("x"), key: None };
+    let rate = |burst| Rate { amount: 3, period: Millis(60_000), burst, knob: Arc::from("x"), key: None, waits: true };
     let tokens = Rate { key: Some(RateKey::of("x")), ..rate(u64::MAX) };
     let rates = Rates { requests: Some(rate(1)), tokens: Some(tokens) };
     ledger.spend(&rates, Cost { requests: u64::MAX, tokens: Tokens(1) }, NOW);
@@ -116,8 +116,17 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     let yielding = heads.iter().map(|head| Yielding { head: *head, blocks: Blocks(u64::MAX), steered: true }).collect();
     let (waiting, heads) = (vec![(LANE, backlog); 2], heads.to_vec());
     let large = vec![Large { flow: 1, bytes: u64::MAX }];
+    let rated = vec![(LANE, backlog); 2];
+    let queued = Queued { lane: LANE, cost: Cost { requests: u64::MAX, tokens: Tokens(1) } };
+    ledger.publish_queued(members, holder, &[queued; 2]);
+    assert_eq!(ledger.queued(members).filter(|(other, _)| *other == holder).count(), 2);
+    let _ = ledger.rated(members).count();
     let kept = vec![Kept { lane: LANE, reason: ledger.kept(members).find_map(|kept| kept.reason) }];
-    ledger.publish(members, holder, &Report { waiting, heads, yielding, large, for_a_class: true, demand: 3, kept });
+    ledger.publish(
+        members,
+        holder,
+        &Report { waiting, heads, yielding, large, for_a_class: true, demand: 3, kept, rated },
+    );
     let _ = ledger.firsts(members).count();
     let _ = ledger.hold_line(NOW, Time(u64::MAX));
     assert!(!ledger.hold_line(NOW, NOW), "one at a time");

@@ -129,15 +129,16 @@ async fn two_proxies_share_what_the_pool_has_to_spare() {
     let more = json!({"proxies": proxies, "scrape": {"interval": "100ms", "timeout": "5s", "down_after": "10s"}});
     let _sidecar = sidecar::start(first.worker.address(), &more).await;
     tokio::join!(allowed(&first, 45), allowed(&second, 45));
+    // Why three seconds each: a place that comes free stays so until the next view, and on a slow machine views are late.
     let (of_first, of_second, running) = tokio::join!(
-        crowd(&first, "acme", "batch", 200, 100),
-        crowd(&second, "acme", "batch", 200, 100),
+        crowd(&first, "acme", "batch", 150, 300),
+        crowd(&second, "acme", "batch", 150, 300),
         running_while_some_wait(&first),
     );
-    assert_eq!((of_first, of_second), (200, 200));
+    assert_eq!((of_first, of_second), (150, 150));
     // Why no bound of the peak: what ends between an answer and a scrape may be replaced by both, so on a machine that is late more run
-    // for a moment.
-    assert!((80..=PLACES).contains(&median(running.clone())), "{running:?}");
+    // for a moment. Why so low: each for itself they would fill twice the pool, and one that took the other's load for its own half of it.
+    assert!((70..=PLACES).contains(&median(running.clone())), "{running:?}");
     for rig in [&first, &second] {
         rig.nothing_is_held().await;
     }

@@ -29,6 +29,7 @@ mod privacy;
 mod pulling;
 mod queue_bounds;
 mod queues;
+mod rates;
 mod reaching;
 mod reasons;
 mod reserves;

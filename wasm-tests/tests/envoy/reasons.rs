@@ -58,11 +58,14 @@ async fn a_request_that_cannot_be_counted_is_refused_and_holds_nothing() {
 #[tokio::test]
 async fn a_pool_takes_so_many_requests_a_second() {
     let setup = Setup::new(1, Wait::Unread).with("/pools/0/requests_per_second", json!({"rate": 1, "burst": 1}));
+    // A lane without a queue, and one whose requests could wait if the pool let them.
+    let setup = setup.with("/pools/0/on_rate", json!("refuse")).with("/lanes/0/queue", json!({"max_wait": "60s"}));
     let rig = Rig::start(setup).await;
     assert_eq!(rig.ask("acme", &[]).await, admitted());
     // A machine that stalls for a second earns another.
     let answer = eventually("the pool is asked too often", async || {
-        let answer = rig.post("globex", &[], &chat(MODEL, 1, false)).await;
+        let lane = [("x-sluice-lane", "interactive")];
+        let answer = rig.post("globex", &lane, &chat(MODEL, 1, false)).await;
         if answer.status() == 429 { Ok(answer) } else { Err(answer.status().to_string()) }
     })
     .await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::{BlockShare, Cap, Class, Fallback, Pool, Stale};
 use super::{Checker, check_model, check_name, check_rate, patterns, rate};
 use crate::budget::Rates;
-use crate::config::{ClassConfig, Config, PoolConfig, StalePolicy};
+use crate::config::{ClassConfig, Config, OnRate, PoolConfig, StalePolicy};
 use crate::keys::Keys;
 use crate::ledger::TallyKey;
 use crate::outcome::Reason;
@@ -74,6 +74,9 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
         check.problem(format!("{path}.{field}"), "must be at least 1");
     }
     check_rate(format!("{path}.requests_per_second"), pool.requests_per_second, check);
+    if pool.on_rate.is_some() && pool.requests_per_second.is_none() {
+        check.problem(format!("{path}.on_rate"), "says what `requests_per_second` does, and there is none");
+    }
     check_classes(path, pool, check);
     if let Some(kv) = &pool.kv
         && !(0.0..1.0).contains(&kv.headroom)
@@ -211,6 +214,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
     let knob = |field: &str| -> Arc<str> { knob_text(field).into() };
     let cap = |limit: Option<u64>, field: &str| limit.map(|limit| Cap { limit, knob: knob(field) });
     let kv = config.kv.as_ref();
+    let on_rate = config.on_rate.unwrap_or(OnRate::Wait);
     Pool {
         name: config.name.clone(),
         key: keys.pool(&config.name).into(),
@@ -222,7 +226,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         max_in_flight: cap(config.max_in_flight.map(u64::from), "max_in_flight"),
         max_in_flight_per_worker: cap(config.max_in_flight_per_worker.map(u64::from), "max_in_flight_per_worker"),
         rates: Arc::new(Rates {
-            requests: rate(config.requests_per_second, SECOND, knob_text("requests_per_second")),
+            requests: rate(config.requests_per_second, SECOND, on_rate, knob_text("requests_per_second")),
             tokens: None,
         }),
         max_model_len: cap(config.max_model_len, "max_model_len"),

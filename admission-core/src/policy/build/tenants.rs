@@ -8,7 +8,7 @@ use super::super::{Cap, Limits};
 use super::lanes::lane_index;
 use super::{Checker, check_name, check_rate, check_tenant_name, rate};
 use crate::budget::{Rate, Rates};
-use crate::config::{Config, LimitsConfig, Mode, RateConfig, TenantLimitsConfig, TenantSource};
+use crate::config::{Config, LimitsConfig, Mode, OnRate, RateConfig, TenantLimitsConfig, TenantSource};
 use crate::gather::gather;
 use crate::units::Millis;
 
@@ -163,8 +163,9 @@ fn limits(first: Written<'_>, second: Written<'_>, lanes: &Lanes) -> Limits {
     let cap = |own: Option<u64>, tier: Option<u64>, field: &str| {
         own.or(tier).map(|limit| Cap { limit, knob: knob(own.is_some(), field).into() })
     };
+    let on_rate = own.on_rate.or(tier.on_rate).unwrap_or(OnRate::Refuse);
     let minute = |own: Option<RateConfig>, tier: Option<RateConfig>, field: &str| {
-        rate(own.or(tier), MINUTE, knob(own.is_some(), field))
+        rate(own.or(tier), MINUTE, on_rate, knob(own.is_some(), field))
     };
     let lane = |own: &Option<String>, tier: &Option<String>| {
         own.as_ref().or(tier.as_ref()).map(|lane| lanes.position(lane).unwrap_or(0))

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use super::*;
 use crate::config::{
     AgingConfig, ApiConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config,
-    DispatchBudgetConfig, EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode,
+    DispatchBudgetConfig, EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, OnRate,
     OutputEstimate, PoolConfig, PoolQueueConfig, QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms,
     RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
     TrustConfig, Upgrades, ViewConfig,
@@ -37,6 +37,10 @@ fn rate(rng: &mut Rng) -> RateConfig {
     }
 }
 
+fn on_rate(rng: &mut Rng) -> OnRate {
+    if rng.bool() { OnRate::Wait } else { OnRate::Refuse }
+}
+
 fn share(rng: &mut Rng) -> f64 {
     rng.f64()
 }
@@ -47,6 +51,7 @@ fn limits(rng: &mut Rng, lane: &str) -> LimitsConfig {
         max_tokens_in_flight: some(rng, |rng| rng.u64(1..)),
         requests_per_minute: some(rng, rate),
         tokens_per_minute: some(rng, rate),
+        on_rate: some(rng, on_rate),
         cached_token_cost: some(rng, share),
         weight: some(rng, |rng| rng.u32(1..=1_000)),
         lane: some(rng, |_| lane.to_owned()),
@@ -61,6 +66,7 @@ fn tenant(rng: &mut Rng, lane: &str) -> TenantLimitsConfig {
         max_tokens_in_flight,
         requests_per_minute,
         tokens_per_minute,
+        on_rate,
         cached_token_cost,
         weight,
         lane,
@@ -73,6 +79,7 @@ fn tenant(rng: &mut Rng, lane: &str) -> TenantLimitsConfig {
         max_tokens_in_flight,
         requests_per_minute,
         tokens_per_minute,
+        on_rate,
         cached_token_cost,
         weight,
         lane,
@@ -159,12 +166,14 @@ fn lane_name(index: usize) -> String {
 
 fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
     let falls_back = falls_back && index > 0;
+    let requests_per_second = some(rng, rate);
     PoolConfig {
         name: format!("pool-{index}"),
         models: vec![format!("model-{index}*"), format!("exact/{index}")],
         max_in_flight: Some(rng.u32(1..)),
         max_in_flight_per_worker: some(rng, |rng| rng.u32(1..)),
-        requests_per_second: some(rng, rate),
+        on_rate: requests_per_second.and_then(|_| some(rng, on_rate)),
+        requests_per_second,
         max_model_len: some(rng, |rng| rng.u64(1..)),
         max_prompt_tokens: some(rng, |rng| rng.u64(1..)),
         max_sequences: rng.u64(1..),
@@ -248,7 +257,8 @@ fn config(rng: &mut Rng) -> Config {
                 ..TenantSource::default()
             }),
         },
-        tiers: [("gold".to_owned(), LimitsConfig { max_in_flight: Some(9), ..limits(rng, &last) })].into(),
+        tiers: [("gold".to_owned(), LimitsConfig { max_in_flight: Some(9), on_rate: None, ..limits(rng, &last) })]
+            .into(),
         tenants: tenants.into_iter().map(|(name, limits)| (name.to_owned(), limits)).collect(),
         default_lane: some(rng, |_| last.clone()),
         lane_header: some(rng, |_| "X-Lane".to_owned()),

@@ -1,0 +1,154 @@
+//! Rates that are waited for: a spent bucket queues.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use wasm_tests::caller::chat;
+use wasm_tests::line::{order, queues, send, waiting};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of, text_of};
+
+/// Lanes whose requests wait for some seconds, before a pool with room, with a rate of its own.
+fn setup(requests_per_second: Value) -> Setup {
+    let setup = queues(2, Wait::Unread).with("/pools/0/max_in_flight", json!(64));
+    setup
+        .with("/pools/0/requests_per_second", requests_per_second)
+        .with("/lanes/1/queue", json!({"max_requests": 64, "max_wait": "1500ms"}))
+}
+
+/// The time in milliseconds that an answer says its request has waited.
+fn waited(answer: &reqwest::Response) -> u64 {
+    let timing = text_of(answer, "server-timing");
+    let wait = timing.strip_prefix("queue;dur=").and_then(|rest| rest.split(',').next());
+    wait.and_then(|wait| wait.parse().ok()).unwrap_or_else(|| panic!("{timing}"))
+}
+
+async fn post(rig: &Rig, tenant: &str) -> reqwest::Response {
+    rig.post(tenant, &[], &chat(MODEL, 1, false)).await
+}
+
+/// Sends so many requests together, of some tenants in turn; how many were served within how long, and the others' answers.
+async fn crowd(rig: &Rig, tenants: &[&str], count: usize) -> (usize, Duration, Vec<reqwest::Response>) {
+    let begun = Instant::now();
+    let answers = join_all((0..count).map(|number| post(rig, tenants[number % tenants.len()]))).await;
+    let took = begun.elapsed();
+    let (served, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status() == 200);
+    assert!(served.iter().any(|answer| waited(answer) > 0), "nobody has waited");
+    (served.len(), took, refused)
+}
+
+/// Asserts that refusals say how long the wait would be and that this rate is what bound; the advice, in milliseconds.
+async fn say_what_bound(refused: Vec<reqwest::Response>, reason: &str, knob: &str) -> Vec<u64> {
+    let mut advice = Vec::new();
+    for answer in refused {
+        assert_eq!((answer.status().as_u16(), reason_of(&answer)), (429, "wait_too_long".to_owned()), "{answer:?}");
+        advice.push(text_of(&answer, "retry-after-ms").parse().unwrap());
+        let error = answer.json::<Value>().await.unwrap()["error"].clone();
+        assert_eq!(
+            (&error["bound"]["code"], &error["bound"]["limit"]["knob"]),
+            (&json!(reason), &json!(knob)),
+            "{error}"
+        );
+    }
+    advice.sort_unstable();
+    advice
+}
+
+/// The behaviour of SMG's rate limiter, with advice for those that it has no room for: five a second with a burst of one, and a wait of 1.5 s at most.
+#[tokio::test]
+async fn a_spent_bucket_queues() {
+    let jitter = json!({"retry_after": {"min": "10ms", "max": "60s", "jitter": 0.0}});
+    let rig = Rig::start(setup(json!({"rate": 5, "burst": 1})).with("/reject", jitter)).await;
+    let (served, took, refused) = crowd(&rig, &["acme", "globex", "initech"], 24).await;
+    let most = 2 + took.as_millis() as usize / 200;
+    assert!((8..=most).contains(&served), "{served} of 24 in {took:?} at five a second");
+    assert!(!refused.is_empty(), "all of 24 within 1.5 s at five a second");
+    let advice = say_what_bound(refused, "pool_request_rate", "pools[main].requests_per_second").await;
+    assert!(advice.iter().all(|told| *told >= 1_400), "{advice:?}: those who wait are served for 1.5 s");
+    assert!(
+        advice.last() >= advice.first().map(|first| first + 200 * (advice.len() as u64 - 1) / 2).as_ref(),
+        "{advice:?}"
+    );
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// Higher lanes go first, though they came last.
+#[tokio::test]
+async fn those_who_wait_for_a_pools_rate_start_by_their_lanes() {
+    let patient = json!({"max_requests": 64, "max_wait": "60s"});
+    let rig = Rig::start(setup(json!({"rate": 1, "burst": 1})).with("/lanes/1/queue", patient)).await;
+    assert_eq!(post(&rig, "acme").await.status(), 200);
+    let mut callers = vec![send(&rig, "acme", "batch", 0).await, send(&rig, "acme", "standard", 1).await];
+    waiting(&rig, 2).await;
+    callers.push(send(&rig, "globex", "interactive", 2).await);
+    for caller in callers.iter_mut().rev() {
+        assert!(caller.read_until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+    }
+    assert_eq!(order(&rig), ["2", "1", "0"]);
+}
+
+/// A tenant's budget of ten requests, or of their tokens, a second, that it waits for.
+#[tokio::test]
+async fn a_tenant_that_waits_for_its_budget_keeps_back_nobody_else() {
+    let cases = [
+        (json!({"requests_per_minute": {"rate": 300, "burst": 1}}), "tenant_request_rate", "requests_per_minute"),
+        (json!({"tokens_per_minute": {"rate": 300, "burst": 1}}), "tenant_token_rate", "tokens_per_minute"),
+    ];
+    for (mut budget, reason, field) in cases {
+        budget["on_rate"] = json!("wait");
+        let rig = Rig::start(setup(json!(1_000)).with("/tenants/acme", budget)).await;
+        // How many tokens a request has is the filter's to say: of these, the first spends a second and more.
+        let (acme, others) = tokio::join!(crowd(&rig, &["acme"], 24), async {
+            eventually("some wait", async || {
+                let lane = rig.state().await["pools"]["main"]["waiting"]["standard"].clone();
+                let is_told = lane["for_rates"].as_u64() > Some(0) && lane["kept_by"] == json!([reason]);
+                is_told.then_some(()).ok_or_else(|| lane.to_string())
+            })
+            .await;
+            join_all((0..20).map(|_| post(&rig, "globex"))).await
+        });
+        for answer in others {
+            assert_eq!((answer.status().as_u16(), waited(&answer)), (200, 0), "{reason}: {answer:?}");
+        }
+        let (served, took, refused) = acme;
+        assert!(served < 24, "{reason}: all of 24 in {took:?}");
+        say_what_bound(refused, reason, &format!("tenants.acme.{field}")).await;
+        rig.nothing_is_held().await;
+        rig.nothing_trapped().await;
+    }
+}
+
+/// A rate of one an hour: who joins its line stays there.
+#[tokio::test]
+async fn those_who_wait_for_a_rate_have_half_of_a_queue_and_a_change_of_the_policy_frees_them() {
+    let slow = json!({"requests_per_minute": {"rate": 1, "burst": 1}, "on_rate": "wait"});
+    let queue = json!({"max_requests": 4, "max_wait": "10m"});
+    let setup = setup(json!(1_000)).with("/lanes/1/queue", queue).with("/tenants/acme", slow);
+    let mut rig = Rig::start(setup.with("/tenants/one", json!({"max_in_flight": 1})).alone()).await;
+    assert_eq!(post(&rig, "acme").await.status(), 200);
+    let mut of_acme = vec![send(&rig, "acme", "standard", 0).await, send(&rig, "acme", "standard", 1).await];
+    waiting(&rig, 2).await;
+    let answer = post(&rig, "acme").await;
+    assert_eq!(
+        (reason_of(&answer), text_of(&answer, "x-sluice-bound")),
+        ("queue_full".into(), "tenant_request_rate".into())
+    );
+    // Two places are left for who lacks no more than a place of its own.
+    let running = rig.endless("one", &[]).await;
+    let mut of_one = send(&rig, "one", "standard", 2).await;
+    waiting(&rig, 3).await;
+    // A caller that leaves takes its cost out of the line with it.
+    drop(of_acme.pop());
+    waiting(&rig, 2).await;
+    of_acme.push(send(&rig, "acme", "standard", 3).await);
+    waiting(&rig, 3).await;
+    drop(running);
+    assert!(of_one.read_until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+    rig.reconfigure(|policy| policy["tenants"]["acme"] = json!({}));
+    for caller in &mut of_acme {
+        assert!(caller.read_until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+    }
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
