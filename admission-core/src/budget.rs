@@ -66,10 +66,11 @@ impl Rates {
         (requests, spent)
     }
 
-    /// The same rates, each with an instant of its own.
+    /// The same rates, each with an instant of its own, none of which is waited for.
+    // Why: a tenant's waiters stand in one line, so those of one route would keep back those of all others.
     #[must_use]
     pub(crate) fn keyed(&self) -> Self {
-        let keyed = |rate: &Rate| Rate { key: Some(RateKey::of(&rate.knob)), ..rate.clone() };
+        let keyed = |rate: &Rate| Rate { key: Some(RateKey::of(&rate.knob)), waits: false, ..rate.clone() };
         let keyed = |rate: &Option<Rate>| rate.as_ref().map(keyed);
         Self { requests: keyed(&self.requests), tokens: keyed(&self.tokens) }
     }

@@ -102,6 +102,12 @@ pub struct Rules<'a> {
 }
 
 impl Rules<'_> {
+    /// True where some rate may be waited for.
+    #[must_use]
+    pub fn has_rates_that_wait(&self) -> bool {
+        self.tenant.rates.may_be_waited_for() || self.pool.rates.may_be_waited_for()
+    }
+
     /// True where a request that is refused for this reason may wait for it to pass.
     #[must_use]
     pub fn may_be_waited_for(&self, reason: Reason) -> bool {
@@ -160,10 +166,15 @@ pub fn decide(
     fits_ever(ask, rules.tenant, rules.pool, rules.classes)?;
     has_workers(sight, rules)?;
     within_budgets(ask, rules, held, now)?;
-    apart_from_budgets((ask, amount), rules, turn, &scene, held)
+    within_tenant_caps(amount, rules, held)?;
+    first_of_its_tenant(turn, rules, held)?;
+    within_pool(ask, amount, rules, turn, &scene, held)?;
+    first_in_line(&scene, turn, amount.tokens, rules, held)?;
+    within_aging_share(&scene, turn, rules)?;
+    scene.at_a_worker(amount.blocks)
 }
 
-/// The lack that keeps a request from starting beside budgets and requests that come first.
+/// The lack that keeps a request from starting beside budgets and the requests that come first.
 #[must_use]
 pub fn lacks_more_than_rates(
     ask: &Ask,
@@ -175,18 +186,18 @@ pub fn lacks_more_than_rates(
 ) -> Option<Refusal> {
     let scene = scene(rules, known, held, now);
     let amount = ask.amount(known.block_size(rules.pool));
-    apart_from_budgets((ask, amount), rules, turn, &scene, held).err().filter(|refusal| !refusal.reason.is_of_order())
+    within_tenant_caps(amount, rules, held).and_then(|()| within_pool(ask, amount, rules, turn, &scene, held)).err()
 }
 
-fn apart_from_budgets(
-    (ask, amount): (&Ask, Amount),
+/// Fails where the pool lacks something that a request needs, in whatever order requests start.
+fn within_pool(
+    ask: &Ask,
+    amount: Amount,
     rules: Rules<'_>,
     turn: &Turn<'_>,
     scene: &Scene<'_>,
     held: Held<'_>,
-) -> Result<Option<Endpoint>, Refusal> {
-    within_tenant_caps(amount, rules, held)?;
-    first_of_its_tenant(turn, rules, held)?;
+) -> Result<(), Refusal> {
     scene.some_worker_is_free()?;
     scene.below_ceiling(turn.band)?;
     scene.within_dispatch_budget(turn.band, amount, turn.bytes)?;
@@ -194,10 +205,7 @@ fn apart_from_budgets(
     within_class_caps(rules.classes, held)?;
     let keeps_as = rules.lanes.keeps_as(rules.lane.position, turn.band.position);
     scene.leaves_reserved(keeps_as)?;
-    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), keeps_as, scene.free())?;
-    first_in_line(scene, turn, amount.tokens, rules, held)?;
-    within_aging_share(scene, turn, rules)?;
-    scene.at_a_worker(amount.blocks)
+    scene.fits_free_blocks(amount.blocks, ask.prompt_read.then_some(amount.blocks), keeps_as, scene.free())
 }
 
 fn scene<'a>(rules: Rules<'a>, known: Known<'a>, held: Held<'a>, now: Time) -> Scene<'a> {
@@ -284,12 +292,6 @@ fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
         }
         Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
     }
-}
-
-/// True where nothing but others keeps a request from starting, as far as its tenant's own caps and budgets go.
-#[must_use]
-pub fn tenant_lets(ask: &Ask, rules: Rules<'_>, counted: (&Ledger, &Members), now: Time) -> bool {
-    tenant_refuses(ask, rules, counted, now).is_none()
 }
 
 /// The refusal of a request by its tenant's own caps and budgets.

@@ -1,6 +1,6 @@
 //! How long a request would wait, and when a refused one is best to come back.
 
-use crate::ledger::{LAST_STARTS, Ledger};
+use crate::ledger::{Backlog, LAST_STARTS, Ledger};
 use crate::members::Members;
 use crate::outcome::Place;
 use crate::policy::{Lane, Lanes};
@@ -12,7 +12,7 @@ use crate::units::{Millis, Time};
 /// Ahead of it are all that wait for lanes of a higher priority, and of those of its own priority what weighted fair queueing lets go first: of `n`
 /// requests that its tenant has waiting already, and itself, each round of the tenants lets one go, so
 /// `(n + 1) × weights of all tenants ÷ its own`, or all that wait if those are fewer. How its tenants stand is known of this
-/// VM alone; it is taken to be the same in the others. While none waits here for a lane of its priority, all that wait elsewhere are ahead.
+/// VM alone; it is taken to be the same in the others. While none waits here for a lane of its priority, all that are in line elsewhere are ahead.
 ///
 /// The wait is that of [`Ledger::time_to_start`], or, where its lane ages and that is shorter, the time until it has climbed as
 /// far as it can and the wait there, behind all of that lane and those of its own before it: they climb side by side. Above the default
@@ -27,11 +27,11 @@ pub(crate) fn place(
 ) -> Place {
     let waiting = |chosen: &dyn Fn(&Lane) -> bool| {
         let chosen = lanes.iter().filter(|other| chosen(other));
-        chosen.fold(0_u64, |sum, other| sum.saturating_add(ledger.backlog(other.key, members).requests))
+        chosen.fold(Backlog::default(), |sum, other| sum.plus(ledger.backlog(other.key, members)))
     };
     let in_lane = in_turn(shares.lane, waiting(&|other| other.key == lane.key), weight);
     let in_level = in_turn(shares.level, waiting(&|other| other.level == lane.level), weight);
-    let position = waiting(&|other| other.level < lane.level).saturating_add(in_level);
+    let position = waiting(&|other| other.level < lane.level).in_line().saturating_add(in_level);
     let in_turn = ledger.time_to_start(lane.key, (in_lane, position), members, now);
     let aged = climbed(lanes, lane).and_then(|Climb { takes, to, part }| {
         let place = ledger.backlog(to.key, members).requests.saturating_add(in_lane);
@@ -59,11 +59,11 @@ fn climbed<'a>(lanes: &'a Lanes, lane: &Lane) -> Option<Climb<'a>> {
     Some(Climb { takes: Millis(aging.after.0.saturating_mul(steps)), to: lanes.at(to), part })
 }
 
-/// Place among those that wait for a lane, `all` of them over all VMs; 1 is the next.
-fn in_turn(share: Share, all: u64, weight: u32) -> u64 {
-    let weight = u64::from(weight.max(1));
+/// Place among those that wait for a lane, over all VMs; 1 is the next.
+fn in_turn(share: Share, waiting: Backlog, weight: u32) -> u64 {
+    let (all, weight) = (waiting.requests, u64::from(weight.max(1)));
     if share.all == 0 {
-        return all.saturating_add(1);
+        return waiting.in_line().saturating_add(1);
     }
     let own = share.own.saturating_mul(all).checked_div(share.all).unwrap_or(0);
     let weights = if share.own > 0 { share.weights } else { share.weights.saturating_add(weight) };
@@ -100,15 +100,23 @@ impl Promises {
 mod tests {
     use super::*;
 
+    fn waiting(requests: u64) -> Backlog {
+        Backlog { requests, ..Backlog::default() }
+    }
+
     #[test]
     fn a_light_tenant_stands_before_the_waiters_of_a_flooding_one() {
         let flood = Share { own: 0, all: 50, weights: 1 };
-        assert_eq!(in_turn(flood, 100, 1), 2, "one of the flood's goes first at most");
-        assert_eq!(in_turn(flood, 100, 4), 2);
-        assert_eq!(in_turn(Share { own: 50, ..flood }, 100, 1), 101, "the flood stands behind itself");
-        assert_eq!(in_turn(Share::default(), 0, 1), 1);
-        assert_eq!(in_turn(Share { own: 3, all: 30, weights: 10 }, 30, 1), 31, "never behind more than there are");
-        assert_eq!(in_turn(Share { own: 3, all: 30, weights: 5 }, 30, 4), 5, "weight shortens the line");
+        assert_eq!(in_turn(flood, waiting(100), 1), 2, "one of the flood's goes first at most");
+        assert_eq!(in_turn(flood, waiting(100), 4), 2);
+        assert_eq!(in_turn(Share { own: 50, ..flood }, waiting(100), 1), 101, "the flood stands behind itself");
+        assert_eq!(in_turn(Share::default(), waiting(0), 1), 1);
+        assert_eq!(
+            in_turn(Share { own: 3, all: 30, weights: 10 }, waiting(30), 1),
+            31,
+            "never behind more than there are"
+        );
+        assert_eq!(in_turn(Share { own: 3, all: 30, weights: 5 }, waiting(30), 4), 5, "weight shortens the line");
     }
 
     #[test]

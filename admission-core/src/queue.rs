@@ -265,12 +265,6 @@ impl Queue {
         self.bands.values().flat_map(|band| band.flows_of(tenant)).collect()
     }
 
-    /// Position of the highest lane that a waiter of a tenant counts as.
-    pub(crate) fn highest_band_of(&self, tenant: &str) -> Option<usize> {
-        let mut bands = self.bands.iter().filter(|(_, band)| band.flows_of(tenant).next().is_some());
-        bands.next().map(|((position, _), _)| *position)
-    }
-
     /// Position of the highest lane that a waiter counts as.
     pub(crate) fn highest_band(&self) -> Option<usize> {
         self.bands.keys().next().map(|(position, _)| *position)
@@ -297,9 +291,9 @@ impl Queue {
         }
     }
 
-    /// Lets the flows of a tenant step back in line; false when none stood aside for it.
-    pub(crate) fn step_back(&mut self, tenant: &str) -> bool {
-        self.bands.values_mut().fold(false, |any, band| band.step_back(tenant) | any)
+    /// Lets the flow of a waiter step back in line.
+    pub(crate) fn step_back(&mut self, ticket: Ticket) {
+        self.change_flow(ticket, Band::step_back);
     }
 
     /// Lets the first flow of each kind of class step back in line.
@@ -319,21 +313,29 @@ impl Queue {
         firsts.filter_map(|first| Some(&self.waiting.get(&first.ticket)?.waiter)).collect()
     }
 
-    /// The first of a tenant's waiters that stand aside for its own caps, over some queues: by lane, then by sub-flow and urgency.
+    /// The first of a tenant's waiters that stand aside for the tenant itself, over some queues, of those that are asked for: by lane, then by
+    /// sub-flow and urgency.
     // Why by lane first: what is urgent in one lane, such as few tokens, is no time in another.
-    pub(crate) fn blocked<'a>(queues: impl Iterator<Item = &'a Self>, tenant: &str) -> Option<Blocked> {
-        let all = queues.flat_map(|queue| queue.bands.values().map(move |band| (queue, band)));
-        let firsts = all.flat_map(|(queue, band)| {
-            band.firsts_aside(tenant).filter_map(|first| {
-                let waiting = queue.waiting.get(&first.ticket)?;
-                let (band, part) = (waiting.band_lane(), waiting.part());
-                Some((band.level, Blocked { band: band.key, urgency: first.urgency, part }, first.within))
-            })
-        });
-        let firsts: Vec<(usize, Blocked, u64)> = firsts.collect();
-        let order = Order::of(firsts.iter().map(|(_, first, _)| *first));
-        let place = |(level, first, tag): &(usize, Blocked, u64)| (*level, order.place(first, |_| *tag));
-        firsts.into_iter().min_by_key(place).map(|(_, first, _)| first)
+    pub(crate) fn blocked<'a>(
+        queues: impl Iterator<Item = &'a Self>,
+        tenant: &str,
+        is_asked_for: impl Fn(&Waiter) -> bool,
+    ) -> Option<(Ticket, Blocked, &'a Waiter)> {
+        let mut firsts = Vec::new();
+        for queue in queues {
+            for first in queue.bands.values().flat_map(|band| band.firsts_aside(tenant)) {
+                if let Some(waiting) = queue.waiting.get(&first.ticket).filter(|waiting| is_asked_for(&waiting.waiter))
+                {
+                    let (band, part) = (waiting.band_lane(), waiting.part());
+                    let blocked = Blocked { band: band.key, urgency: first.urgency, part };
+                    firsts.push((band.level, first.within, (first.ticket, blocked, &waiting.waiter)));
+                }
+            }
+        }
+        let order = Order::of(firsts.iter().map(|(.., (_, first, _))| *first));
+        let place =
+            |(level, tag, (_, first, _)): &(usize, u64, (_, Blocked, _))| (*level, order.place(first, |_| *tag));
+        firsts.into_iter().min_by_key(place).map(|(.., first)| first)
     }
 
     /// Those whose time is up.

@@ -25,6 +25,7 @@ use crate::usage::Served;
 use crate::view::ViewSummary;
 
 mod admission;
+mod aside;
 mod bound;
 mod claim;
 mod dispatch;
@@ -193,6 +194,8 @@ pub struct Vm {
     unblocked: BTreeSet<Rc<str>>,
     /// The tenant that is asked next whether it still holds all that it may.
     next_aside: Option<Rc<str>>,
+    /// Tenants whose budgets keep waiters back, and when they are asked again.
+    rates_due: BTreeSet<(Time, Rc<str>)>,
     promises: BTreeMap<(Rc<str>, LaneKey), Promises>,
     wakes: Vec<Wake>,
     /// Wake-ups that were for others, since the last start or poll.
@@ -233,6 +236,7 @@ impl Vm {
             unpublished: BTreeSet::new(),
             unblocked: BTreeSet::new(),
             next_aside: None,
+            rates_due: BTreeSet::new(),
             promises: BTreeMap::new(),
             wakes: Vec::new(),
             passed_on: 0,

@@ -23,7 +23,7 @@ pub struct LimitsConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<RateConfig>,
     /// Fate of a request that `requests_per_minute` or `tokens_per_minute` does not allow yet; `refuse` if not given. `wait` needs a lane
-    /// with a queue, and is not for the tier of a route.
+    /// with a queue, and does not hold on routes whose `tier` this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_rate: Option<OnRate>,
     /// Share of a token that a prompt token costs which the worker had in its cache, by its `usage`: 0 to 1; 1 if not given. In

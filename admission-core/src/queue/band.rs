@@ -112,12 +112,8 @@ impl Band {
         flow.into_iter().flat_map(|flow| flow.first_of_each(MOST_LOOKED_AT))
     }
 
-    pub(super) fn step_back(&mut self, tenant: &str) -> bool {
-        let ids: Vec<FlowId> = self.of_tenant_aside(tenant).cloned().collect();
-        for id in &ids {
-            self.change(id, |flow| flow.aside = None);
-        }
-        !ids.is_empty()
+    pub(super) fn step_back(&mut self, id: &FlowId) {
+        self.change(id, |flow| flow.aside = None);
     }
 
     pub(super) fn step_back_by_class(&mut self) {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::{Queue, Ticket, Waiter, Waiting};
+use crate::budget::Rate;
 use crate::ledger::{Backlog, Cost, LaneKey, Queued};
+use crate::units::{Time, Tokens};
 
 /// Costs of the waiters of a queue to their tenants' rates, and the waiters among these that joined to wait for a rate.
 #[derive(Debug, Default)]
@@ -12,49 +14,62 @@ pub(super) struct Rated {
     /// Costs to the tenants whose budgets may be waited for, by the lane that their waiters came for.
     costs: BTreeMap<(Rc<str>, LaneKey), Cost>,
     /// Waiters that joined to wait for a rate.
-    joined: BTreeMap<LaneKey, Backlog>,
+    joined: Vec<(LaneKey, Backlog)>,
 }
 
 impl Rated {
     pub(super) fn add(&mut self, waiting: &Waiting) {
-        let Waiter { tenant_key, lane, limits, ask, .. } = &waiting.waiter;
-        if limits.rates.may_be_waited_for() {
-            let costs = self.costs.entry((Rc::clone(tenant_key), lane.key)).or_default();
-            *costs = costs.plus(ask.cost());
+        let waiter = &waiting.waiter;
+        let cost = waiter.cost_of_waiting();
+        if cost != Cost::default() {
+            let costs = self.costs.entry((Rc::clone(&waiter.tenant_key), waiter.lane.key)).or_default();
+            *costs = costs.plus(cost);
         }
         if waiting.is_rated {
-            let joined = self.joined.entry(lane.key).or_default();
-            *joined = joined.plus(of_one(&waiting.waiter));
+            match self.joined.iter_mut().find(|(lane, _)| *lane == waiter.lane.key) {
+                Some((_, joined)) => *joined = joined.plus(of_one(waiter)),
+                None => self.joined.push((waiter.lane.key, of_one(waiter))),
+            }
         }
     }
 
     pub(super) fn take(&mut self, waiting: &Waiting) {
-        let Waiter { tenant_key, lane, ask, .. } = &waiting.waiter;
-        let key = (Rc::clone(tenant_key), lane.key);
+        let waiter = &waiting.waiter;
+        let key = (Rc::clone(&waiter.tenant_key), waiter.lane.key);
         if let Some(costs) = self.costs.get_mut(&key) {
-            *costs = costs.beyond(ask.cost());
-            if costs.requests == 0 {
+            *costs = costs.beyond(waiter.cost_of_waiting());
+            if *costs == Cost::default() {
                 self.costs.remove(&key);
             }
         }
-        if waiting.is_rated
-            && let Some(joined) = self.joined.get_mut(&lane.key)
-        {
-            *joined = joined.minus(of_one(&waiting.waiter));
-            if joined.requests == 0 {
-                self.joined.remove(&lane.key);
+        if waiting.is_rated {
+            for (_, joined) in self.joined.iter_mut().filter(|(lane, _)| *lane == waiter.lane.key) {
+                *joined = joined.minus(of_one(waiter));
             }
+            self.joined.retain(|(_, joined)| joined.requests > 0);
         }
     }
 
     pub(super) fn joined(&self) -> Vec<(LaneKey, Backlog)> {
-        self.joined.iter().map(|(lane, joined)| (*lane, *joined)).collect()
+        self.joined.clone()
+    }
+}
+
+impl Waiter {
+    /// Cost to those of its tenant's budgets that may be waited for.
+    fn cost_of_waiting(&self) -> Cost {
+        let (rates, cost) = (&self.limits.rates, self.ask.cost());
+        let waits = |rate: &Option<Rate>| rate.as_ref().is_some_and(|rate| rate.waits);
+        Cost {
+            requests: if waits(&rates.requests) { cost.requests } else { 0 },
+            tokens: if waits(&rates.tokens) { cost.tokens } else { Tokens(0) },
+        }
     }
 }
 
 /// A waiter without its age, which the sums of several do not keep.
 fn of_one(waiter: &Waiter) -> Backlog {
-    Backlog { oldest: crate::units::Time(0), ..waiter.backlog() }
+    Backlog { oldest: Time(0), ..waiter.backlog() }
 }
 
 impl Queue {
@@ -74,15 +89,17 @@ impl Queue {
 
     /// Costs of a tenant's waiters over some queues, by lane, if its budgets may be waited for.
     pub(crate) fn queued<'a>(queues: impl Iterator<Item = &'a Self>, tenant: &str) -> Vec<Queued> {
-        let mut sums: BTreeMap<LaneKey, Cost> = BTreeMap::new();
+        let mut sums: Vec<Queued> = Vec::new();
         let first = (Rc::<str>::from(tenant), LaneKey(0));
         for queue in queues {
             let own = queue.rated.costs.range(&first..).take_while(|((other, _), _)| **other == *tenant);
             for ((_, lane), cost) in own {
-                let sum = sums.entry(*lane).or_default();
-                *sum = sum.plus(*cost);
+                match sums.iter_mut().find(|sum| sum.lane == *lane) {
+                    Some(sum) => sum.cost = sum.cost.plus(*cost),
+                    None => sums.push(Queued { lane: *lane, cost: *cost }),
+                }
             }
         }
-        sums.into_iter().map(|(lane, cost)| Queued { lane, cost }).collect()
+        sums
     }
 }

@@ -157,7 +157,7 @@ fn compare(queue: &Queue, plain: &Plain, policy: &Policy, now: Time) {
         .collect();
     assert_eq!(found, plain.candidates());
     for tenant in TENANTS {
-        let blocked = Queue::blocked(std::iter::once(queue), tenant).map(|blocked| {
+        let blocked = Queue::blocked(std::iter::once(queue), tenant, |_| true).map(|(_, blocked, _)| {
             let position = policy.line_up().position_of(blocked.band);
             (position, blocked.urgency)
         });
@@ -205,7 +205,10 @@ fn it_says_what_a_look_at_every_waiter_says() {
                 (7, _) => {
                     let tenant = TENANTS[random.usize(..3)];
                     let stood = plain.blocked(tenant).is_some();
-                    assert_eq!(queue.step_back(tenant), stood);
+                    assert_eq!(Queue::blocked([&queue].into_iter(), tenant, |_| true).is_some(), stood);
+                    while let Some((ticket, ..)) = Queue::blocked([&queue].into_iter(), tenant, |_| true) {
+                        queue.step_back(ticket);
+                    }
                     let own = plain.flows.iter_mut().filter(|((.., id), _)| *id.0 == *tenant);
                     own.filter(|(_, (_, aside))| *aside == Some(Aside::Tenant)).for_each(|(_, flow)| flow.1 = None);
                 }

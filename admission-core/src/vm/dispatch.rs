@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use super::bound::kept_from_starting;
 use super::claim::Rest;
-use super::elsewhere::tenant_at;
 use super::hold::end_hold;
 use super::{Admission, Note, Vm, Wake};
-use crate::decide::{Line, span_across_tenants, tenant_lets};
+use crate::decide::{Line, span_across_tenants};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger, Starts};
 use crate::members::Holder;
@@ -17,7 +16,7 @@ use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::queue::{Aside, Candidate, Queue, Ticket, Waiter, Waiting};
 use crate::store::{self, Store};
 use crate::units::{Millis, Time};
-use crate::unnamed::{ledger_at, update_at};
+use crate::unnamed::ledger_at;
 
 /// Most waiters that start in one go; the rest are next.
 const MOST_STARTS: usize = 64;
@@ -28,9 +27,6 @@ const MOST_PASSED_ON: u32 = 32;
 
 /// Flows that one poll looks at in each queue.
 const FLOWS_LOOKED_AT: usize = 8;
-
-/// Tenants that are asked in one poll whether they still hold all that they may.
-const TENANTS_ASKED: usize = 32;
 
 /// What has become of those that waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,17 +73,28 @@ impl Vm {
             Note::Start(key) if self.queues.contains_key(key) => {
                 progress.add(self.dispatch(store, key, true, now));
             }
-            Note::Start(tenant_key) => {
-                let keys = self.ask_tenants(store, std::slice::from_ref(tenant_key), now);
-                // Why in this order: what starts in one pool leaves the tenant no room in the next.
-                let band_in = |key: &Rc<str>| self.queues.get(key).and_then(|queue| queue.highest_band_of(tenant_key));
-                let keys: BTreeSet<_> = gather(keys.into_iter().map(|key| (band_in(&key), key)));
-                for (_, key) in keys {
-                    progress.add(self.dispatch(store, &key, true, now));
-                }
-            }
+            Note::Start(tenant_key) => progress.add(self.start_of_tenant(store, tenant_key, now)),
         }
         progress.refused.append(&mut self.displaced);
+        progress
+    }
+
+    /// Starts the waiters of a tenant that its limits let start, one flow after the other.
+    fn start_of_tenant(&mut self, store: &impl Store, tenant: &Rc<str>, now: Time) -> Progress {
+        let (mut progress, mut seen) = (Progress::default(), Vec::new());
+        while seen.len() < MOST_STARTS {
+            let back = self.ask_tenants(store, &BTreeSet::from([Rc::clone(tenant)]), now);
+            let Some((key, ticket, _)) = back.first() else { break };
+            // One that has stepped aside again: another VM's waiter of the tenant comes first.
+            if seen.contains(ticket) {
+                break;
+            }
+            seen.push(*ticket);
+            progress.add(self.dispatch(store, key, true, now));
+        }
+        if !seen.is_empty() {
+            self.publish_blocked(store, tenant);
+        }
         progress
     }
 
@@ -96,50 +103,23 @@ impl Vm {
     pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
         let mut progress = Progress::default();
         self.passed_on = 0;
-        let aside = self.next_tenants_aside();
-        self.ask_tenants(store, &aside, now);
+        let aside = self.next_tenants_aside(now);
         self.name_firsts_again(store, &aside);
+        let back = self.ask_tenants(store, &aside, now);
         let keys: BTreeSet<_> = gather(self.queues.iter().map(|(key, queue)| (queue.highest_band(), Rc::clone(key))));
-        for (_, key) in keys {
-            self.look_at_some(store, &key);
-            progress.add(self.dispatch(store, &key, false, now));
-            // Why with every poll: the note that asks for it may be lost, and the record too busy to be written.
-            self.let_lowest_give_way(store, &key, now);
+        for (_, key) in &keys {
+            self.look_at_some(store, key);
+            progress.add(self.dispatch(store, key, false, now));
         }
-        // Why last: who has waited until the very instant at which a rate lets it start is to start.
+        back.iter().for_each(|(.., tenant)| self.publish_blocked(store, tenant));
+        // Why behind those that start: who has waited until the very instant at which a rate lets it start is to start.
         progress.refused.extend(self.expire(store, now));
+        for (_, key) in &keys {
+            // Why with every poll: the note that asks for it may be lost, and the record too busy to be written.
+            self.let_lowest_give_way(store, key, now);
+        }
         progress.refused.append(&mut self.displaced);
         progress
-    }
-
-    /// The tenants that are asked in this poll: the next ones by name over all queues, and round again.
-    fn next_tenants_aside(&mut self) -> Vec<Rc<str>> {
-        let next = |from, most| {
-            let all = self.queues.values().flat_map(|queue| queue.tenants_aside(from, most));
-            gather::<BTreeSet<Rc<str>>, _>(all).into_iter().take(most)
-        };
-        let mut aside: Vec<Rc<str>> = next(self.next_aside.as_ref(), TENANTS_ASKED).collect();
-        aside.extend(next(None, TENANTS_ASKED.saturating_sub(aside.len())));
-        self.next_aside = aside.last().map(|tenant| format!("{tenant}\0").into());
-        aside
-    }
-
-    /// Whether a tenant's own limits let one of its waiters here start that stand aside for them.
-    fn may_start_again(&self, store: &impl Store, tenant: &Rc<str>, now: Time) -> bool {
-        let Ok(ledger) = tenant_at(store, tenant, &self.members) else { return false };
-        let firsts = self.queues.values().flat_map(|queue| queue.firsts_aside(tenant));
-        firsts.into_iter().any(|waiter| tenant_lets(&waiter.ask, waiter.rules(), (&ledger, &self.members), now))
-    }
-
-    /// Names the first of a tenant's waiters again where a header parts them: which one that is changes with each start of another VM.
-    fn name_firsts_again(&mut self, store: &impl Store, tenants: &[Rc<str>]) {
-        for tenant in tenants {
-            let mut firsts = self.queues.values().flat_map(|queue| queue.firsts_aside(tenant));
-            if firsts.any(|waiter| waiter.sub.is_some()) {
-                self.look_at_tenant(store, tenant);
-                self.publish_blocked(store, tenant);
-            }
-        }
     }
 
     /// Looks where the tenants of some flows start now, others with every poll: what their answers gave back elsewhere
@@ -161,30 +141,13 @@ impl Vm {
         }
     }
 
-    /// Lets the waiters of tenants step back in line whose own limits have room again, and returns the queues in which some do.
-    fn ask_tenants(&mut self, store: &impl Store, tenants: &[Rc<str>], now: Time) -> BTreeSet<Rc<str>> {
-        let mut keys = BTreeSet::new();
-        for tenant in tenants {
-            if !self.may_start_again(store, tenant, now) {
-                continue;
-            }
-            let back = self.queues.iter_mut().filter_map(|(key, queue)| queue.step_back(tenant).then_some(key));
-            let back: Vec<Rc<str>> = back.cloned().collect();
-            if !back.is_empty() {
-                keys.extend(back);
-                self.publish_blocked(store, tenant);
-            }
-        }
-        keys
-    }
-
     /// Starts those of one queue that may start now; with `pass_on`, wakes the VM of whoever comes next.
     fn dispatch(&mut self, store: &impl Store, key: &Rc<str>, pass_on: bool, now: Time) -> Progress {
         let Ok(holder) = self.ready(store, now) else { return Progress::default() };
         let Some(mut queue) = self.queues.remove(key) else { return Progress::default() };
         queue.step_back_by_class();
         for tenant in climb(store, &mut queue, key, now) {
-            self.block(store, &queue, &tenant);
+            self.publish_blocked_with(store, Some(&queue), &tenant);
         }
         self.hold_line(store, key, &mut queue, now);
         let mut round = Round::default();
@@ -255,6 +218,10 @@ impl Vm {
             }
             Err(refusal) => {
                 queue.put_back(ticket, waiting.clone(), starts, None);
+                if waiting.waiter.limits.rates.may_be_waited_for() {
+                    // Its tenant may have been charged without it, and given that back, when its pool turned out to be full.
+                    self.publish_blocked_with(store, Some(queue), &waiting.waiter.tenant_key);
+                }
                 self.stays(store, (key, queue), (ticket, &waiting, refusal), round, now)
             }
         }
@@ -277,7 +244,8 @@ impl Vm {
         match refusal.reason.obstacle() {
             Obstacle::Tenant => {
                 queue.step_aside(ticket, Aside::Tenant);
-                self.block(store, queue, &waiter.tenant_key);
+                self.note_due(&waiter.tenant_key, &refusal, now);
+                self.publish_blocked_with(store, Some(queue), &waiter.tenant_key);
                 Go::On
             }
             Obstacle::Class => {
@@ -302,7 +270,7 @@ impl Vm {
             Obstacle::Lasting => {
                 queue.take(ticket);
                 end_hold(store, key, waiting, now);
-                self.block(store, queue, &waiter.tenant_key);
+                self.publish_blocked_with(store, Some(queue), &waiter.tenant_key);
                 round.progress.refused.push((ticket, refusal));
                 Go::On
             }
@@ -351,22 +319,6 @@ impl Vm {
         let Waiter { pool, lanes, .. } = &queue.get(queue.tickets().next()?)?.waiter;
         let picture = self.picture(store, pool);
         Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).next(Some(holder))
-    }
-
-    /// Says in a tenant's record that somebody waits for it, while the queue is out of its place.
-    fn block(&mut self, store: &impl Store, queue: &Queue, tenant_key: &Rc<str>) {
-        let Some(holder) = self.holder else { return };
-        let first = Queue::blocked(self.queues.values().chain([queue]), tenant_key);
-        let queued = Queue::queued(self.queues.values().chain([queue]), tenant_key);
-        let members = &self.members;
-        let said = update_at(store, tenant_key, |ledger| {
-            ledger.publish_blocked(members, holder, first);
-            ledger.publish_queued(members, holder, &queued);
-            Ok::<(), std::convert::Infallible>(())
-        });
-        if said.is_err() {
-            self.unblocked.insert(Rc::clone(tenant_key));
-        }
     }
 
     /// Ends the wait of those whose time is up.

@@ -6,30 +6,41 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::Vm;
-use crate::decide::{Held, Known, Turn, lacks_more_than_rates};
-use crate::ledger::{Backlog, LaneKey, Ledger, Queued, Report};
+use super::elsewhere::tenant_at;
+use super::room::{Full, beyond, beyond_pool, full_of};
+use super::waiting::NotJoined;
+use super::{Request, Vm};
+use crate::decide::{Held, Known, Rules, Turn, lacks_more_than_rates};
+use crate::ledger::{Backlog, Cost, LaneKey, Ledger, Queued, Report};
 use crate::members::{Holder, Members};
-use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
-use crate::policy::{Cap, QueueLimits};
+use crate::outcome::{Reason, Refusal, Retry};
+use crate::policy::{Cap, PoolQueue, QueueLimits};
 use crate::queue::{Queue, Waiter};
-use crate::store::Store;
+use crate::store::{self, Store};
 use crate::units::{Millis, Time};
 
 /// Promises that are kept in mind; of more, those that have come due are forgotten.
 const MOST_PROMISES: usize = 1_024;
 
+/// Amounts of which those that wait for rates may have half of a queue's bound.
+const HALVES: [&str; 3] = [
+    "requests waiting for rates, which may be half",
+    "tokens waiting for rates, which may be half",
+    "bytes waiting for rates, which may be half",
+];
+
 /// A wait for a rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateWait {
-    /// The rate that is spent.
+    /// The rate that lets the request start last.
     reason: Reason,
+    time: Millis,
     /// True where the request lacks nothing else, so the rates alone say how long it waits.
     is_all: bool,
 }
 
 impl Vm {
-    /// The wait for a rate that a refused request is in for; `None` where it is in for another, or for none.
+    /// The wait for a rate that a refused request is in for, whatever refused it; `None` where no rate keeps it.
     pub(super) fn rate_wait(
         &self,
         store: &impl Store,
@@ -38,28 +49,69 @@ impl Vm {
         (turn, known, held): (&Turn<'_>, Known<'_>, Held<'_>),
         now: Time,
     ) -> Option<RateWait> {
-        let rules = waiter.rules();
-        if !rules.tenant.rates.may_be_waited_for() && !rules.pool.rates.may_be_waited_for() {
+        let request = waiter.request();
+        if !request.rules.has_rates_that_wait() {
             return None;
         }
-        let bound = self.behind_others(store, waiter, Some(refused.clone()), now)?;
-        let reason = Some(bound.reason).filter(|reason| reason.is_of_rate() && rules.may_be_waited_for(*reason))?;
-        let is_all = lacks_more_than_rates(&waiter.ask, rules, turn, known, held, now).is_none();
-        Some(RateWait { reason, is_all })
+        // Why not the pool's in any case: those in line may wait for a place, and this request go before most of these when it has its turn.
+        let by_pool = match refused.reason {
+            Reason::PoolRequestRate => true,
+            Reason::OthersFirst => {
+                let bound = self.behind_others(store, waiter, Some(refused.clone()), now);
+                bound.is_some_and(|bound| bound.reason == Reason::PoolRequestRate)
+            }
+            _ => false,
+        };
+        let (reason, time) = self.time_by_rates(&request, held, by_pool, now)?;
+        let is_all = lacks_more_than_rates(&waiter.ask, request.rules, turn, known, held, now).is_none();
+        Some(RateWait { reason, time, is_all })
     }
 
-    /// Time until the rates let a request start that joins now.
-    pub(super) fn time_by_rates(&self, waiter: &Waiter, (tenant, pool): (&Ledger, &Ledger), now: Time) -> Millis {
-        let Some(holder) = self.holder else { return Millis(0) };
-        let own = Queue::queued(self.queues.values(), &waiter.tenant_key);
-        let queue = self.queues.get(&*waiter.pool.key);
-        let in_line = queue.map(|queue| queue.report().waiting).unwrap_or_default();
-        let by_tenant = by_tenant(waiter, tenant, (&self.members, holder, &own), now);
-        by_tenant.max(by_pool(waiter, pool, (&self.members, holder, &in_line), now))
+    /// The rate that lets a request start last which joins now, and the time until it does, of its tenant's and, with `by_pool`, its pool's.
+    fn time_by_rates(
+        &self,
+        request: &Request<'_>,
+        held: Held<'_>,
+        by_pool: bool,
+        now: Time,
+    ) -> Option<(Reason, Millis)> {
+        let holder = self.holder?;
+        let own = Queue::queued(self.queues.values(), request.tenant_key);
+        let of_tenant = by_tenant(request, held.tenant, (&self.members, holder, &own), now);
+        let of_pool = by_pool.then(|| {
+            let queue = self.queues.get(&*request.rules.pool.key);
+            let in_line = queue.map(|queue| queue.report().waiting).unwrap_or_default();
+            (Reason::PoolRequestRate, time_by_pool(request, held.pool, (&self.members, holder, &in_line), now))
+        });
+        let all = of_tenant.into_iter().chain(of_pool).filter(|(_, time)| *time > Millis(0));
+        all.max_by_key(|(_, time)| *time)
     }
 
-    /// Advice for a caller that would have waited so long for a rate: the time at which its request would have started, and later than the
-    /// last advice by the time in which the rate earns a request.
+    /// The refusal of a request by a rate that may be waited for, with the time at which the rate allows it behind those that wait.
+    pub(super) fn behind_waiters(
+        &self,
+        store: &impl Store,
+        request: &Request<'_>,
+        refusal: Refusal,
+        now: Time,
+    ) -> Refusal {
+        if !refusal.reason.is_of_rate() || !request.rules.may_be_waited_for(refusal.reason) {
+            return refusal;
+        }
+        let tenant = tenant_at(store, request.tenant_key, &self.members);
+        let (Ok(tenant), Ok((pool, _))) = (tenant, store::read::<Ledger>(store, &request.rules.pool.key)) else {
+            return refusal;
+        };
+        let held = Held { tenant: &tenant, pool: &pool, members: &self.members };
+        let by_pool = refusal.reason == Reason::PoolRequestRate;
+        match self.time_by_rates(request, held, by_pool, now) {
+            Some((_, time)) => Refusal { retry: Retry::After(time), ..refusal },
+            None => refusal,
+        }
+    }
+
+    /// Advice for a caller whose request would have waited for a rate: the time at which it would have started, and later than the last
+    /// advice by the time in which the rate earns a request.
     pub(super) fn promise_by_rate(&mut self, waiter: &Waiter, by: RateWait, wait: Millis, now: Time) -> Millis {
         let cost = waiter.ask.cost();
         let (of_tenant, of_pool) = (&waiter.limits.rates, &waiter.pool.rates);
@@ -71,112 +123,114 @@ impl Vm {
         // Each VM spaces its own callers, so that those of all come as fast as the rate is earned.
         let vms = self.members.iter().count() as u64;
         let each = rate.as_ref().map_or(Millis(0), |rate| rate.time_to_earn(amount));
-        if self.promises.len() > MOST_PROMISES {
+        let gap = Millis(each.0.saturating_mul(vms.max(1)));
+        if self.promises.len() >= MOST_PROMISES {
             self.promises.retain(|_, promises| promises.are_ahead(now));
         }
-        let gap = Millis(each.0.saturating_mul(vms.max(1)));
-        self.promises.entry((name, waiter.lane.key)).or_default().next(wait, gap, now)
+        match self.promises.len() < MOST_PROMISES {
+            true => self.promises.entry((name, waiter.lane.key)).or_default().next(wait, gap, now),
+            false => wait,
+        }
     }
 }
 
 impl RateWait {
+    /// True where the pool's rate is the one that lets the request start last.
+    pub(super) fn is_of_pool(self) -> bool {
+        self.reason == Reason::PoolRequestRate
+    }
+
     /// The time until a request starts by its place in line and by the rates.
-    pub(super) fn longer(self, by_place: Option<Millis>, by_rates: Millis) -> Millis {
-        if self.is_all { by_rates } else { by_place.unwrap_or_default().max(by_rates) }
+    pub(super) fn longer(self, by_place: Option<Millis>) -> Millis {
+        if self.is_all { self.time } else { by_place.unwrap_or_default().max(self.time) }
     }
 }
 
-/// Time until a request starts by its tenant's budgets, behind what waits of the tenant: in other VMs by their word, and here.
+/// Time until each of a tenant's budgets lets a request start, behind what waits of the tenant: in other VMs by their word, and here.
 fn by_tenant(
-    waiter: &Waiter,
+    request: &Request<'_>,
     tenant: &Ledger,
     (members, holder, own): (&Members, Holder, &[Queued]),
     now: Time,
-) -> Millis {
-    let rates = &waiter.limits.rates;
+) -> Vec<(Reason, Millis)> {
+    let (rates, cost) = (&request.rules.tenant.rates, request.ask.cost());
     let elsewhere = tenant.queued(members).filter(|(other, _)| *other != holder).map(|(_, queued)| queued);
-    let all = elsewhere.chain(own.iter().copied());
-    let before = all
-        .filter(|queued| comes_before(waiter, queued.lane))
-        .fold(waiter.ask.cost(), |sum, queued| sum.plus(queued.cost));
-    let (before, cost) = (before.beyond(waiter.ask.cost()), waiter.ask.cost());
+    let before = elsewhere.chain(own.iter().copied()).filter(|queued| comes_before(request.rules, queued.lane));
+    let before = before.fold(Cost::default(), |sum, queued| sum.plus(queued.cost));
     let (requests, tokens) = tenant.spent(rates);
     let each = [
-        (&rates.requests, requests, before.requests, cost.requests),
-        (&rates.tokens, tokens, before.tokens.0, cost.tokens.0),
+        (Reason::TenantRequestRate, &rates.requests, requests, before.requests, cost.requests),
+        (Reason::TenantTokenRate, &rates.tokens, tokens, before.tokens.0, cost.tokens.0),
     ];
-    let waits = each.into_iter().filter_map(|(rate, spent, before, amount)| {
+    let waits = each.into_iter().filter_map(|(reason, rate, spent, before, amount)| {
         let rate = rate.as_ref().filter(|rate| rate.waits)?;
-        Some(rate.wait_behind(spent, before, amount, now))
+        Some((reason, rate.wait_behind(spent, before, amount, now)))
     });
-    waits.max().unwrap_or_default()
+    waits.collect()
 }
 
-/// Time until a request starts by its pool's rate, behind who is in line.
-pub(super) fn by_pool(
-    waiter: &Waiter,
+/// Time until a pool's rate lets a request start, behind what is in line.
+pub(super) fn time_by_pool(
+    request: &Request<'_>,
     pool: &Ledger,
     (members, holder, own): (&Members, Holder, &[(LaneKey, Backlog)]),
     now: Time,
 ) -> Millis {
-    let rates = &waiter.pool.rates;
+    let rates = &request.rules.pool.rates;
     let Some(rate) = rates.requests.as_ref().filter(|rate| rate.waits) else { return Millis(0) };
     let elsewhere = pool.waiting_by_vm(members).filter(|(other, ..)| *other != holder);
     let all = elsewhere.map(|(_, lane, backlog)| (lane, backlog)).chain(own.iter().copied());
-    let before = all.filter(|(lane, _)| comes_before(waiter, *lane)).map(|(_, backlog)| backlog.in_line());
+    let before = all.filter(|(lane, _)| comes_before(request.rules, *lane)).map(|(_, backlog)| backlog.in_line());
     rate.wait_behind(pool.spent(rates).0, before.fold(0, u64::saturating_add), 1, now)
 }
 
 /// True for a lane whose waiters come before a request, or may: its own, and those of as high a priority or a higher one.
-fn comes_before(waiter: &Waiter, lane: LaneKey) -> bool {
-    waiter.lanes.level_of(lane) <= waiter.lane.level
+fn comes_before(rules: Rules<'_>, lane: LaneKey) -> bool {
+    rules.lanes.level_of(lane) <= rules.lane.level
 }
 
-/// Lets those who wait for rates take half of each bound, with a newcomer among them that `mine` counts already; the first has a place in any case.
+/// Lets those that wait for rates take half of each bound, with a newcomer among them that `mine` counts already; the first has a place in any
+/// case. Of the pool's bounds, those of lower lanes leave it their places.
 ///
 /// # Errors
-/// The queue is full for those who wait for rates.
-// Why: a rate keeps its waiters for as long as it takes, and is no reason to turn away who lacks no more than a place for a moment.
+/// The queue is full for those that wait for rates, and how much is too much.
+// Why: a rate keeps its waiters for as long as it takes, and is no reason to turn a request away that lacks no more than a place for a moment.
 pub(super) fn within_half(
     (ledger, members): (&Ledger, &Members),
     holder: Holder,
-    waiter: &Waiter,
+    (waiter, by_rate): (&Waiter, RateWait),
     mine: &Report,
     limits: &QueueLimits,
-) -> Result<(), Refusal> {
+) -> Result<(), NotJoined> {
     let elsewhere = ledger.rated(members).filter(|(other, ..)| *other != holder);
     let rated: Vec<_> = elsewhere.map(|(_, lane, rated)| (lane, rated)).chain(mine.rated.iter().copied()).collect();
     let sum = |chosen: &dyn Fn(LaneKey) -> bool| {
         let chosen = rated.iter().filter(|(lane, _)| chosen(*lane));
         chosen.fold(Backlog::default(), |sum, (_, rated)| sum.plus(*rated))
     };
-    let (of_lane, of_pool) = (sum(&|lane| lane == waiter.lane.key), sum(&|_| true));
+    let (of_lane, of_pool) = (sum(&|lane| lane == waiter.lane.key), sum(&|lane| comes_before(waiter.rules(), lane)));
+    let half = |cap: &Cap| Cap { limit: cap.limit / 2, knob: Arc::clone(&cap.knob) };
+    let limits = QueueLimits {
+        max_requests: half(&limits.max_requests),
+        max_tokens: limits.max_tokens.as_ref().map(half),
+        max_bytes: limits.max_bytes.as_ref().map(half),
+        ..limits.clone()
+    };
     let queue = &waiter.pool.queue;
-    let bounds = [
-        (
-            Some(&limits.max_requests),
-            of_lane.requests,
-            of_lane.requests,
-            "requests waiting for rates, which may be half",
-        ),
-        (limits.max_tokens.as_ref(), of_lane.tokens.0, of_lane.requests, "tokens waiting for rates, which may be half"),
-        (limits.max_bytes.as_ref(), of_lane.bytes, of_lane.requests, "bytes waiting for rates, which may be half"),
-        (
-            queue.max_requests.as_ref(),
-            of_pool.requests,
-            of_pool.requests,
-            "requests waiting for rates, which may be half",
-        ),
-        (Some(&queue.max_bytes), of_pool.bytes, of_pool.requests, "bytes waiting for rates, which may be half"),
+    let queue = PoolQueue { max_requests: queue.max_requests.as_ref().map(half), max_bytes: half(&queue.max_bytes) };
+    let [requests, tokens, bytes] = HALVES;
+    let in_lane = [
+        (Some(&limits.max_requests), of_lane.requests, requests),
+        (limits.max_tokens.as_ref(), of_lane.tokens.0, tokens),
+        (limits.max_bytes.as_ref(), of_lane.bytes, bytes),
     ];
-    for (cap, measured, requests, unit) in bounds {
-        if let Some(Cap { limit, knob }) = cap
-            && measured > *limit / 2
-            && requests > 1
-        {
-            let limit = Some(Limit { knob: Arc::clone(knob), measured, allowed: *limit / 2, unit });
-            let (detail, retry) = (Detail::None, Retry::After(Millis(0)));
-            return Err(Refusal { reason: Reason::QueueFull, limit, detail, retry, place: None });
+    let in_pool =
+        [(queue.max_requests.as_ref(), of_pool.requests, requests), (Some(&queue.max_bytes), of_pool.bytes, bytes)];
+    let of_lane = (full_of(&in_lane), beyond(of_lane, &limits), of_lane.requests);
+    let of_pool = (full_of(&in_pool), beyond_pool(of_pool, &queue), of_pool.requests);
+    for (full, excess, requests) in [of_lane, of_pool] {
+        if let Some(refusal) = full.filter(|_| requests > 1) {
+            return Err(NotJoined::Full(Box::new(Full { refusal, excess: Some(excess), by_rate: Some(by_rate) })));
         }
     }
     Ok(())

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::bound::kept_from_starting;
 use super::hold::end_hold;
+use super::rates::RateWait;
 use super::waiting::NotJoined;
 use super::{Vm, Wake};
 use crate::decide::flow_of;
 use crate::ledger::{Backlog, LaneKey, Ledger, Report};
 use crate::members::{Holder, Members};
-use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
+use crate::outcome::{Detail, Limit, Place, Reason, Refusal, Retry};
 use crate::policy::{Cap, PoolQueue, QueueLimits};
 use crate::queue::{Queue, Ticket, Waiter, Waiting};
 use crate::store::{self, Store};
@@ -23,16 +24,9 @@ impl Vm {
     /// Makes room in a full queue for a tenant that has less waiting in this VM, for its weight, than another: the last of
     /// the one that has most gives way, or the last few. Otherwise one tenant that floods would keep all others out of a queue
     /// in which their turn comes soon. False, and no waiter gives way, when no tenant has more or that would still not be room enough.
-    pub(super) fn displace(
-        &mut self,
-        store: &impl Store,
-        newcomer: &Waiter,
-        refusal: &Refusal,
-        excess: Backlog,
-        now: Time,
-    ) -> bool {
-        let key = newcomer.key();
-        let Some(last) = self.queues.get_mut(&key).and_then(|queue| give_way(queue, newcomer, excess)) else {
+    pub(super) fn displace(&mut self, store: &impl Store, newcomer: &Waiter, full: &Full, now: Time) -> bool {
+        let (key, refusal) = (newcomer.key(), &full.refusal);
+        let Some(last) = self.queues.get_mut(&key).and_then(|queue| give_way(queue, newcomer, full)) else {
             return false;
         };
         for (ticket, waiting) in last {
@@ -110,6 +104,23 @@ impl Vm {
         Given::Way(ticket, Box::new(taken), full)
     }
 
+    /// Completes the refusal of a request that finds the queue full, given what refused it before.
+    pub(super) fn full_for(
+        &mut self,
+        store: &impl Store,
+        waiter: &Waiter,
+        Full { refusal, by_rate, .. }: Full,
+        refused: Refusal,
+        now: Time,
+    ) -> Refusal {
+        let bound = self.behind_others(store, waiter, Some(refused), now);
+        let full = self.full(store, waiter, refusal, bound, now);
+        let Some(by_rate) = by_rate else { return full };
+        let wait = by_rate.longer(full.place.and_then(|place| place.wait));
+        let place = full.place.map(|place| Place { wait: Some(wait), ..place });
+        Refusal { retry: Retry::After(self.promise_by_rate(waiter, by_rate, wait, now)), place, ..full }
+    }
+
     /// Completes the refusal of a full queue, given what keeps the waiter from starting.
     pub(super) fn full(
         &mut self,
@@ -127,6 +138,21 @@ impl Vm {
     }
 }
 
+/// A queue without room for one more.
+pub(super) struct Full {
+    pub(super) refusal: Refusal,
+    /// Amount for which other waiters may give way.
+    pub(super) excess: Option<Backlog>,
+    /// The rate that the newcomer is to wait for, where what waits for rates has its half of the queue.
+    pub(super) by_rate: Option<RateWait>,
+}
+
+impl Full {
+    pub(super) fn not_joined(refusal: Refusal, excess: Option<Backlog>) -> NotJoined {
+        NotJoined::Full(Box::new(Self { refusal, excess, by_rate: None }))
+    }
+}
+
 /// Waiter that the lowest lane of a pool gives up.
 enum Given {
     /// A waiter, with its refusal.
@@ -137,10 +163,13 @@ enum Given {
 }
 
 /// Takes out the waiters that give way to a newcomer; none when that makes no room for it.
-fn give_way(queue: &mut Queue, newcomer: &Waiter, mut excess: Backlog) -> Option<Vec<(Ticket, Waiting)>> {
-    let mut last = Vec::new();
+fn give_way(queue: &mut Queue, newcomer: &Waiter, full: &Full) -> Option<Vec<(Ticket, Waiting)>> {
+    let (mut excess, mut last) = (full.excess?, Vec::new());
     while !excess.is_nothing() && last.len() < MOST_GIVE_WAY {
         let Some(ticket) = queue.last_beyond_its_share(newcomer) else { break };
+        if full.by_rate.is_some() && queue.get(ticket).is_none_or(|waiting| !waiting.is_rated) {
+            break;
+        }
         let waiting = queue.take(ticket)?;
         excess = excess.minus(waiting.waiter.backlog());
         last.push((ticket, waiting));
@@ -155,7 +184,7 @@ fn give_way(queue: &mut Queue, newcomer: &Waiter, mut excess: Backlog) -> Option
 }
 
 /// Amount beyond what may wait of a lane.
-fn beyond(all: Backlog, limits: &QueueLimits) -> Backlog {
+pub(super) fn beyond(all: Backlog, limits: &QueueLimits) -> Backlog {
     let excess = |amount: u64, cap: Option<&Cap>| cap.map_or(0, |cap| amount.saturating_sub(cap.limit));
     Backlog {
         requests: excess(all.requests, Some(&limits.max_requests)),
@@ -167,7 +196,7 @@ fn beyond(all: Backlog, limits: &QueueLimits) -> Backlog {
 }
 
 /// Amount beyond what may wait for a pool.
-fn beyond_pool(all: Backlog, limits: &PoolQueue) -> Backlog {
+pub(super) fn beyond_pool(all: Backlog, limits: &PoolQueue) -> Backlog {
     let requests = limits.max_requests.as_ref().map_or(0, |cap| all.requests.saturating_sub(cap.limit));
     let bytes = all.bytes.saturating_sub(limits.max_bytes.limit);
     Backlog { requests, bytes, ..Backlog::default() }
@@ -203,7 +232,7 @@ pub(super) fn has_room(
         (limits.max_bytes.as_ref(), of_lane.bytes, "bytes waiting"),
     ];
     if let Some(full) = full_of(&bounds) {
-        return Err(NotJoined::Full(Box::new(full), Some(beyond(of_lane, limits))));
+        return Err(Full::not_joined(full, Some(beyond(of_lane, limits))));
     }
     let of_pool = &waiter.pool.queue;
     let elsewhere = ledger.large(members).filter(|(other, _)| *other != holder);
@@ -213,7 +242,7 @@ pub(super) fn has_room(
     if of_tenant > of_pool.bytes_of_a_tenant() && of_tenant > waiter.kept_bytes {
         let cap = Cap { limit: of_pool.bytes_of_a_tenant(), knob: Arc::clone(&of_pool.max_bytes.knob) };
         let full = refusal(&cap, of_tenant, "bytes waiting of one tenant, which may have a quarter");
-        return Err(NotJoined::Full(Box::new(full), None));
+        return Err(Full::not_joined(full, None));
     }
     let all = sum(&waiting);
     let Some(full) = full_of_pool(of_pool, all) else { return Ok(Room::Free) };
@@ -223,7 +252,7 @@ pub(super) fn has_room(
     if lower.requests >= excess.requests && lower.bytes >= excess.bytes && lower.requests > 0 {
         return Ok(Room::OfLower);
     }
-    Err(NotJoined::Full(Box::new(full), Some(excess)))
+    Err(Full::not_joined(full, Some(excess)))
 }
 
 /// Waiters of other VMs by their word, and of this one as it will be.
@@ -241,7 +270,7 @@ fn full_of_pool(limits: &PoolQueue, all: Backlog) -> Option<Refusal> {
     full_of(&[requests, (Some(&limits.max_bytes), all.bytes, "bytes waiting for the pool")])
 }
 
-fn full_of(bounds: &[(Option<&Cap>, u64, &'static str)]) -> Option<Refusal> {
+pub(super) fn full_of(bounds: &[(Option<&Cap>, u64, &'static str)]) -> Option<Refusal> {
     let (cap, measured, unit) =
         bounds.iter().find(|(cap, measured, _)| cap.is_some_and(|cap| *measured > cap.limit))?;
     Some(refusal((*cap)?, *measured, unit))

@@ -8,19 +8,19 @@ use super::claim::contention;
 use super::dispatch::{note_emptiness, stays_until};
 use super::elsewhere::tenant_at;
 use super::hold::end_hold;
-use super::rates::{RateWait, by_pool, within_half};
-use super::room::{Room, has_room};
+use super::rates::{RateWait, time_by_pool, within_half};
+use super::room::{Full, Room, has_room};
 use super::{Admission, Request, Vm, Wake};
 use crate::decide::{Held, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::forecast;
-use crate::ledger::{Backlog, FlowKey, Ledger, Starts};
+use crate::ledger::{FlowKey, Ledger, Starts};
 use crate::members::{Holder, Members};
 use crate::outcome::{Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::policy::{Lane, QueueLimits};
 use crate::queue::{Aside, Queue, Shares, Ticket, Waiter};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
-use crate::unnamed::{ledger_at, update_at};
+use crate::unnamed::ledger_at;
 
 /// How a request has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,7 @@ const TRIES: u32 = 3;
 pub(super) enum NotJoined {
     /// The records have changed since they were read: it may start, or would have to wait longer.
     Again,
-    /// The queue is full; the excess, where other waiters may give way for it.
-    Full(Box<Refusal>, Option<Backlog>),
+    Full(Box<Full>),
     Refused(Refusal),
 }
 
@@ -111,12 +110,8 @@ impl Vm {
         for _ in 0..TRIES {
             match self.join(store, waiter.clone(), &queue, &refused, true, now) {
                 Ok(ticket) => return Ok(Joined::Waiting(ticket)),
-                Err(NotJoined::Full(refusal, Some(excess))) if self.displace(store, &waiter, &refusal, excess, now) => {
-                }
-                Err(NotJoined::Full(full, _)) => {
-                    let bound = self.behind_others(store, &waiter, Some(refused), now);
-                    return Err(self.full(store, &waiter, *full, bound, now));
-                }
+                Err(NotJoined::Full(full)) if self.displace(store, &waiter, &full, now) => {}
+                Err(NotJoined::Full(full)) => return Err(self.full_for(store, &waiter, *full, refused, now)),
                 Err(NotJoined::Refused(refusal)) => return Err(refusal),
                 Err(NotJoined::Again) => {}
             }
@@ -128,10 +123,7 @@ impl Vm {
         }
         match self.join(store, waiter.clone(), &queue, &refused, false, now) {
             Ok(ticket) => Ok(Joined::Waiting(ticket)),
-            Err(NotJoined::Full(full, _)) => {
-                let bound = self.behind_others(store, &waiter, Some(refused), now);
-                Err(self.full(store, &waiter, *full, bound, now))
-            }
+            Err(NotJoined::Full(full)) => Err(self.full_for(store, &waiter, *full, refused, now)),
             Err(NotJoined::Refused(refusal)) => Err(refusal),
             Err(NotJoined::Again) => Err(refused),
         }
@@ -158,8 +150,7 @@ impl Vm {
             let held = Held { tenant: &tenant, pool: &seen, members: &self.members };
             self.rate_wait(store, &waiter, refused, (&turn, known, held), now)
         };
-        self.fits_its_patience(store, (&seen, &tenant), (&waiter, limits), (refused, by_rate), now)
-            .map_err(NotJoined::Refused)?;
+        self.fits_its_patience(store, &seen, (&waiter, limits), (refused, by_rate), now).map_err(NotJoined::Refused)?;
         let ticket = Ticket(self.next_ticket);
         self.next_ticket = self.next_ticket.wrapping_add(1);
         let aside = match refused.reason.obstacle() {
@@ -191,13 +182,12 @@ impl Vm {
             if unless_it_may_start && decide(&waiter.ask, waiter.rules(), &turn, known, held, now).is_ok() {
                 return Err(NotJoined::Again);
             }
-            if by_rate.is_some() {
-                let by_pool = by_pool(&waiter, ledger, (members, holder, &in_line), now);
-                if unless_it_may_start && by_pool > waiter.patience() {
+            if let Some(by_rate) = by_rate {
+                let by_pool = || time_by_pool(&waiter.request(), ledger, (members, holder, &in_line), now);
+                if unless_it_may_start && by_rate.is_of_pool() && by_pool() > waiter.patience() {
                     return Err(NotJoined::Again);
                 }
-                let full = |full| NotJoined::Full(Box::new(full), None);
-                within_half((ledger, members), holder, &waiter, &report, limits).map_err(full)?;
+                within_half((ledger, members), holder, (&waiter, by_rate), &report, limits)?;
             }
             let room = has_room((ledger, members), holder, &waiter, (&report, bytes), limits)?;
             ledger.publish(members, holder, &report);
@@ -251,7 +241,7 @@ impl Vm {
     fn fits_its_patience(
         &mut self,
         store: &impl Store,
-        (seen, tenant): (&Ledger, &Ledger),
+        seen: &Ledger,
         (waiter, limits): (&Waiter, &QueueLimits),
         (refused, by_rate): (&Refusal, Option<RateWait>),
         now: Time,
@@ -261,7 +251,7 @@ impl Vm {
         }
         let mut place = self.place(seen, waiter, now);
         if let Some(by_rate) = by_rate {
-            place.wait = Some(by_rate.longer(place.wait, self.time_by_rates(waiter, (tenant, seen), now)));
+            place.wait = Some(by_rate.longer(place.wait));
         }
         let patience = waiter.patience();
         let Some(wait) = place.wait.filter(|wait| *wait > patience) else { return Ok(()) };
@@ -294,8 +284,10 @@ impl Vm {
         self.promises.entry((key, lane.key)).or_default().next(wait, gap, now)
     }
 
-    /// Spreads the advice of refusals that come one after the other, where nothing but others' work stands in the way.
+    /// Spreads the advice of refusals that come one after the other, where nothing but others' work stands in the way. That of a rate
+    /// that may be waited for lies behind those that do.
     pub(super) fn pace(&mut self, store: &impl Store, request: &Request<'_>, refusal: Refusal, now: Time) -> Refusal {
+        let refusal = self.behind_waiters(store, request, refusal, now);
         let waits = request.rules.lane.queue.is_some() && request.rules.may_be_waited_for(refusal.reason);
         let (Obstacle::Pool | Obstacle::Lane | Obstacle::Class | Obstacle::Line, Retry::After(wait), false) =
             (refusal.reason.obstacle(), refusal.retry, waits)
@@ -340,7 +332,12 @@ impl Vm {
         let into = waiter.key();
         let starts = self.starts(store, &waiter);
         let tenants = [Rc::clone(&before.waiter.tenant_key), Rc::clone(&waiter.tenant_key)];
-        self.queues.entry(Rc::clone(&into)).or_default().push(ticket, waiter, starts, None, now);
+        let is_rated = before.is_rated && waiter.rules().has_rates_that_wait();
+        let queue = self.queues.entry(Rc::clone(&into)).or_default();
+        queue.push(ticket, waiter, starts, None, now);
+        if is_rated {
+            queue.note_rated(ticket);
+        }
         tenants.iter().for_each(|tenant| self.publish_blocked(store, tenant));
         self.publish(store, &from);
         self.publish(store, &into);
@@ -377,25 +374,6 @@ impl Vm {
             if queue.is_empty() {
                 self.queues.remove(key);
             }
-        }
-    }
-
-    /// Says in a tenant's record which of its waiters here is the first that waits for the tenant itself.
-    pub(super) fn publish_blocked(&mut self, store: &impl Store, tenant_key: &Rc<str>) {
-        let Some(holder) = self.holder else { return };
-        let first = Queue::blocked(self.queues.values(), tenant_key);
-        let members = &self.members;
-        let queued = Queue::queued(self.queues.values(), tenant_key);
-        let said = update_at(store, tenant_key, |ledger| {
-            if ledger.says(members, holder, (first, &queued)) {
-                return Err(());
-            }
-            ledger.publish_blocked(members, holder, first);
-            ledger.publish_queued(members, holder, &queued);
-            Ok(())
-        });
-        if said.is_err() {
-            self.unblocked.insert(Rc::clone(tenant_key));
         }
     }
 

@@ -130,6 +130,18 @@ async fn a_view_of_ten_mebibytes_is_refused_with_and_without_its_size() {
 }
 
 #[tokio::test]
+async fn a_view_is_as_large_as_the_control_listener_says() {
+    let mut setup = Setup::new(1, Wait::Unread);
+    setup.control = json!({"max_view": "1KiB"});
+    let rig = Rig::start(setup).await;
+    push(&rig, 1, workers(&[worker("up", false, 100)])).await;
+    let many: Vec<Value> = (0..40).map(|_| worker("up", false, 100)).collect();
+    assert_eq!(rig.push_view(7, 2, workers(&many)).await.0, 413);
+    assert_eq!(rig.state().await["view"]["generation"], 1);
+    rig.nothing_trapped().await;
+}
+
+#[tokio::test]
 async fn on_other_listeners_control_paths_are_ordinary_requests() {
     let rig = Rig::start(Setup::new(1, Wait::Unread)).await;
     let client = testkit::envoy::direct_client().unwrap();

@@ -146,6 +146,20 @@ async fn the_freest_worker_bounds_one_request() {
 
 /// Half of the worker's blocks are kept free for one lane: however many streams of the other lane come, they leave that half, and a
 /// prompt that takes most of it begins without a wait, with nothing preempted.
+/// A cache of 100 blocks of which a request may have half.
+#[tokio::test]
+async fn a_request_that_needs_more_than_its_share_of_the_largest_cache_is_refused_for_good() {
+    let setup = setup().with("/pools/0/kv", json!({"block_size": 16, "headroom": 0.1, "max_share": 0.5}));
+    let rig = Rig::start(Setup { wait: Wait::AtHeaders, ..setup }).await;
+    let _sidecar = watched(&rig).await;
+    assert_eq!(rig.post("acme", &[], &of_tokens(200, 1)).await.status(), 200);
+    let answer = rig.post("acme", &[], &of_tokens(1_200, 1)).await;
+    assert_eq!((answer.status().as_u16(), wasm_tests::rig::reason_of(&answer).as_str()), (413, "oversize"));
+    let refusal = answer.text().await.unwrap();
+    assert!(refusal.contains("pools[main].kv.max_share"), "{refusal}");
+    rig.nothing_is_held().await;
+}
+
 #[tokio::test]
 async fn blocks_are_kept_free_for_a_lane_with_a_reserve() {
     let lanes = json!([

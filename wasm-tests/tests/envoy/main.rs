@@ -10,6 +10,7 @@ mod between_scrapes;
 mod budgets;
 mod certificate;
 mod control;
+mod estimates;
 mod eviction;
 mod failure_policy;
 mod fairness;

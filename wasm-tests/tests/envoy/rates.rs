@@ -41,7 +41,9 @@ async fn crowd(rig: &Rig, tenants: &[&str], count: usize) -> (usize, Duration, V
 async fn say_what_bound(refused: Vec<reqwest::Response>, reason: &str, knob: &str) -> Vec<u64> {
     let mut advice = Vec::new();
     for answer in refused {
-        assert_eq!((answer.status().as_u16(), reason_of(&answer)), (429, "wait_too_long".to_owned()), "{answer:?}");
+        // A request that joins with the last of its patience has waited in vain where the machine is late.
+        let outcome = reason_of(&answer);
+        assert!(["wait_too_long", "queue_timeout"].contains(&outcome.as_str()), "{answer:?}");
         advice.push(text_of(&answer, "retry-after-ms").parse().unwrap());
         let error = answer.json::<Value>().await.unwrap()["error"].clone();
         assert_eq!(
@@ -64,11 +66,9 @@ async fn a_spent_bucket_queues() {
     assert!((8..=most).contains(&served), "{served} of 24 in {took:?} at five a second");
     assert!(!refused.is_empty(), "all of 24 within 1.5 s at five a second");
     let advice = say_what_bound(refused, "pool_request_rate", "pools[main].requests_per_second").await;
-    assert!(advice.iter().all(|told| *told >= 1_400), "{advice:?}: those who wait are served for 1.5 s");
-    assert!(
-        advice.last() >= advice.first().map(|first| first + 200 * (advice.len() as u64 - 1) / 2).as_ref(),
-        "{advice:?}"
-    );
+    let last = advice.last().copied().unwrap_or_default();
+    let least = 1_400 + 200 * (advice.len() as u64 - 1) / 2;
+    assert!(last >= least, "{advice:?}: those who wait are served for 1.5 s, then one in 200 ms");
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }
@@ -88,17 +88,16 @@ async fn those_who_wait_for_a_pools_rate_start_by_their_lanes() {
     assert_eq!(order(&rig), ["2", "1", "0"]);
 }
 
-/// A tenant's budget of ten requests, or of their tokens, a second, that it waits for.
+/// A tenant's budget of five requests, or of their tokens, a second, that it waits for.
 #[tokio::test]
 async fn a_tenant_that_waits_for_its_budget_keeps_back_nobody_else() {
     let cases = [
         (json!({"requests_per_minute": {"rate": 300, "burst": 1}}), "tenant_request_rate", "requests_per_minute"),
-        (json!({"tokens_per_minute": {"rate": 300, "burst": 1}}), "tenant_token_rate", "tokens_per_minute"),
+        (json!({"tokens_per_minute": {"rate": 6_000, "burst": 1}}), "tenant_token_rate", "tokens_per_minute"),
     ];
     for (mut budget, reason, field) in cases {
         budget["on_rate"] = json!("wait");
         let rig = Rig::start(setup(json!(1_000)).with("/tenants/acme", budget)).await;
-        // How many tokens a request has is the filter's to say: of these, the first spends a second and more.
         let (acme, others) = tokio::join!(crowd(&rig, &["acme"], 24), async {
             eventually("some wait", async || {
                 let lane = rig.state().await["pools"]["main"]["waiting"]["standard"].clone();
@@ -149,6 +148,31 @@ async fn those_who_wait_for_a_rate_have_half_of_a_queue_and_a_change_of_the_poli
     for caller in &mut of_acme {
         assert!(caller.read_until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
     }
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// Small requests behind a large one of their tenant, over two threads: the large one waits for some seconds for its tokens, and each small one
+/// would fit before it.
+#[tokio::test]
+async fn a_large_request_that_waits_for_tokens_is_not_starved_by_small_ones_of_its_tenant() {
+    let limits = json!({"tokens_per_minute": {"rate": 12_000, "burst": 1_000}, "on_rate": "wait"});
+    let queue = json!({"max_requests": 64, "max_wait": "60s"});
+    let rig = Rig::start(setup(json!(1_000)).with("/tenants/acme", limits).with("/lanes/1/queue", queue)).await;
+    let mut large = chat(MODEL, 1, false);
+    large["messages"][0]["content"] = json!("word ".repeat(800));
+    assert_eq!(rig.post("acme", &[], &large).await.status(), 200);
+    let (of_large, mut small) = tokio::join!(rig.post("acme", &[], &large), async {
+        waiting(&rig, 1).await;
+        join_all((0..10).map(|number| send(&rig, "acme", "standard", number))).await
+    });
+    assert_eq!(of_large.status(), 200);
+    assert!(waited(&of_large) > 0, "{of_large:?}");
+    for caller in &mut small {
+        assert!(caller.read_until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+    }
+    let ids: Vec<Option<String>> = rig.worker.arrivals().requests.into_iter().map(|arrival| arrival.id).collect();
+    assert_eq!(ids.iter().position(Option::is_some), Some(2), "the large one starts before every small one: {ids:?}");
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }

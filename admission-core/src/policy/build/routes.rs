@@ -52,12 +52,6 @@ pub(super) fn route(path: &str, config: &RouteConfig, names: Names<'_>, check: &
             format!("{name:?} has no limit of requests or tokens, and nothing else counts here"),
         );
     }
-    if found_tier.is_some_and(|found| found.rates.may_be_waited_for()) {
-        // Why not: a tenant's waiters stand in one line, so those of one route would keep back those of all others.
-        let problem =
-            "has `on_rate: wait`, and a route's budgets cannot be waited for; give it a tier with `on_rate: refuse`";
-        check.problem(place("tier"), problem);
-    }
     let mut index =
         |name: &Option<String>, field| name.as_ref().map(|name| lane_index(names.lanes, name, &place(field), check));
     Route {

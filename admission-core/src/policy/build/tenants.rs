@@ -96,6 +96,9 @@ fn check_limits(written: Written<'_>, lanes: &Lanes, check: &mut Checker<'_>) {
     }
     check_rate(format!("{path}.requests_per_minute"), limits.requests_per_minute, check);
     check_rate(format!("{path}.tokens_per_minute"), limits.tokens_per_minute, check);
+    if limits.on_rate == Some(OnRate::Wait) && lanes.iter().all(|lane| lane.queue.is_none()) {
+        check.problem(format!("{path}.on_rate"), "`wait` needs a lane with a `queue`, and there is none");
+    }
     if let Some(cost) = limits.cached_token_cost.filter(|cost| !(0.0..=1.0).contains(cost)) {
         check.problem(format!("{path}.cached_token_cost"), format!("{cost} is not a share from 0 to 1"));
     }
@@ -126,7 +129,13 @@ fn tenant_limits(
         check.unknown(format!("{path}.tier"), "tiers", name);
     }
     let tier_path = format!("tiers.{}", tenant.tier.as_deref().unwrap_or_default());
-    limits(own, Written { path: &tier_path, limits: tier }, lanes)
+    let limits = limits(own, Written { path: &tier_path, limits: tier }, lanes);
+    if tenant.on_rate.is_some() && limits.rates.requests.is_none() && limits.rates.tokens.is_none() {
+        let problem =
+            "says what `requests_per_minute` and `tokens_per_minute` do, and there is neither here nor in the tier";
+        check.problem(format!("{path}.on_rate"), problem);
+    }
+    limits
 }
 
 /// The smallest of each limit that a tenant has, for callers that do not prove who they are.

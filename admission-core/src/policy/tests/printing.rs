@@ -46,12 +46,15 @@ fn share(rng: &mut Rng) -> f64 {
 }
 
 fn limits(rng: &mut Rng, lane: &str) -> LimitsConfig {
+    let (requests_per_minute, tokens_per_minute) = (some(rng, rate), some(rng, rate));
+    let has_rate = requests_per_minute.or(tokens_per_minute).is_some();
     LimitsConfig {
         max_in_flight: some(rng, |rng| rng.u32(1..)),
         max_tokens_in_flight: some(rng, |rng| rng.u64(1..)),
-        requests_per_minute: some(rng, rate),
-        tokens_per_minute: some(rng, rate),
-        on_rate: some(rng, on_rate),
+        requests_per_minute,
+        tokens_per_minute,
+        // To wait needs a lane with a queue, which not all of these policies have.
+        on_rate: some(rng, |_| OnRate::Refuse).filter(|_| has_rate),
         cached_token_cost: some(rng, share),
         weight: some(rng, |rng| rng.u32(1..=1_000)),
         lane: some(rng, |_| lane.to_owned()),

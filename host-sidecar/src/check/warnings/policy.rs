@@ -1,6 +1,6 @@
 //! Of a policy by itself, and of the one switch that it shares with the proxy.
 
-use admission_core::config::{Config, Mode, PoolConfig};
+use admission_core::config::{Config, Mode, OnRate, PoolConfig};
 
 use crate::check::Notes;
 use crate::check::envoy::Filter;
@@ -86,6 +86,19 @@ pub fn shadowed_routes(config: &Config, path: &str, notes: &mut Notes) {
              limits in force, try the new ones in a second filter, or say `mode: enforce` for the tenants (docs/shadow.md)"
         );
         notes.warn(join(path, &format!("routes[{index}].mode")), message);
+    }
+}
+
+/// Routes with a tier that says `on_rate: wait`: a route's budgets are not waited for.
+pub fn routes_that_refuse(config: &Config, path: &str, notes: &mut Notes) {
+    let waits = |tier: &String| config.tiers.get(tier).is_some_and(|tier| tier.on_rate == Some(OnRate::Wait));
+    for (index, route) in config.routes.iter().enumerate() {
+        if let Some(tier) = route.tier.as_ref().filter(|tier| waits(tier)) {
+            let message = format!(
+                "its budgets refuse: `on_rate: wait` of {tier:?} holds for tenants, not for routes (docs/budgets.md)"
+            );
+            notes.warn(join(path, &format!("routes[{index}].tier")), message);
+        }
     }
 }
 

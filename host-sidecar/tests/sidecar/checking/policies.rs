@@ -73,6 +73,23 @@ fn a_route_in_shadow_under_a_policy_that_binds() {
 }
 
 #[test]
+fn a_route_whose_tier_waits_for_its_rate() {
+    let policy = |on_rate: &str| {
+        json!({
+            "tiers": {"slow": {"requests_per_minute": 6, "on_rate": on_rate}}, "pools": [{"name": "llama", "max_in_flight": 9}],
+            "lanes": [{"name": "chat", "queue": {"max_wait": "9s"}}],
+            "routes": [{"match": {"route_name": "agents"}, "tier": "slow"}],
+        })
+    };
+    assert_warns(
+        &policy("wait"),
+        "routes[0].tier",
+        "its budgets refuse: `on_rate: wait` of \"slow\" holds for tenants",
+    );
+    assert_silent(&policy("refuse"));
+}
+
+#[test]
 fn aging_that_begins_when_the_wait_is_over() {
     let config = |after: &str| {
         let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));

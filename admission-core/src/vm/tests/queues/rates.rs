@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::outcome::Detail;
+use crate::policy::Limits;
 use crate::vm::POLL;
 
 /// A pool of 60 requests a minute with a burst of one, with room for everything else.
@@ -232,4 +233,155 @@ fn a_line_starts_as_fast_as_its_rate_whatever_each_is_late() {
     proxy.now = Time(proxy.now.0 + 3);
     let (started, _) = pass(&mut proxy, &mut [&mut vm], Millis(1_005));
     assert_eq!(started.len(), 30);
+}
+
+/// A tenant of 6,000 tokens a minute with a burst of 1,000 that it waits for, before a pool with a class for long prompts.
+fn tenant_of_tokens() -> Proxy {
+    let limits = json!({"tokens_per_minute": {"rate": 6_000, "burst": 1_000}, "on_rate": "wait"});
+    let classes = json!([{"name": "long", "min_prompt_tokens": 500, "max_in_flight": 100}]);
+    tenant_of_one_a_second(&json!({"/tenants/acme": limits, "/pools/0/classes": classes}))
+}
+
+/// A large request of a higher lane or of another class before a stream of small ones of its tenant, in one VM and in two.
+#[test]
+fn small_requests_pass_no_large_one_of_their_tenant_that_waits_for_tokens() {
+    for (lane, vms) in [("high", 1), ("high", 2), ("low", 1), ("low", 2)] {
+        let mut proxy = tenant_of_tokens();
+        let mut all = [proxy.vm(), proxy.vm()];
+        let spend = proxy.waiter("acme", "low", 1_000);
+        assert!(matches!(proxy.come(&mut all[0], spend), Ok(Joined::Started(_))));
+        let Ok(Joined::Waiting(large)) = proxy.come(&mut all[0], proxy.waiter("acme", lane, 990)) else {
+            panic!("the large one waits")
+        };
+        let mut when = Vec::new();
+        for second in 1..=10_usize {
+            let [one, other] = &mut all;
+            let (started, refused) = pass(&mut proxy, &mut [one, other], Millis(990));
+            assert_eq!(refused, [], "{lane} {vms}");
+            when.extend(started.iter().map(|(_, ticket)| (second, *ticket)));
+            let small = proxy.come(&mut all[second % vms], proxy.waiter("acme", "low", 10));
+            assert!(matches!(small, Ok(Joined::Waiting(_))), "{lane} {vms} {second}: {small:?}");
+        }
+        assert_eq!(when.first(), Some(&(10, large)), "{lane} {vms}");
+    }
+}
+
+#[test]
+fn a_tenants_waiters_for_several_pools_start_in_their_order() {
+    let Proxy { policy, .. } = with(&json!({
+        "lanes": [{"name": "high", "priority": 1, "queue": {"max_wait": "10s"}}, {"name": "low", "queue": {"max_wait": "10s"}}],
+        "tenants": {"acme": {"requests_per_minute": {"rate": 60, "burst": 1}, "on_rate": "wait"}},
+        "pools": [{"name": "a", "models": ["a"], "max_in_flight": 99}, {"name": "z", "models": ["z"], "max_in_flight": 99}],
+    }));
+    let mut proxy = Proxy { policy, ..Proxy::new(1, 1) };
+    let mut vm = proxy.vm();
+    let come = |proxy: &mut Proxy, vm: &mut Vm, pool: &str, lane: &str| {
+        proxy.now = Time(proxy.now.0 + 1);
+        let pool = Arc::clone(proxy.policy.pool(pool).unwrap());
+        proxy.come(vm, Waiter { pool, ..proxy.waiter("acme", lane, 100) })
+    };
+    assert!(matches!(come(&mut proxy, &mut vm, "a", "low"), Ok(Joined::Started(_))));
+    let tickets =
+        [("z", "low"), ("a", "low"), ("z", "high")].map(|(pool, lane)| match come(&mut proxy, &mut vm, pool, lane) {
+            Ok(Joined::Waiting(ticket)) => ticket,
+            other => panic!("{other:?}"),
+        });
+    let (started, _) = pass(&mut proxy, &mut [&mut vm], Millis(3_005));
+    let order: Vec<Ticket> = started.iter().map(|(_, ticket)| *ticket).collect();
+    assert_eq!(order, [tickets[2], tickets[0], tickets[1]]);
+}
+
+/// Many tenants, each with a rate of its own: each starts as fast as that.
+#[test]
+fn each_of_many_tenants_starts_as_fast_as_its_own_rate() {
+    let limits = json!({"requests_per_minute": {"rate": 120, "burst": 1}, "on_rate": "wait"});
+    let queue = json!({"max_requests": 10_000, "max_wait": "60s"});
+    let mut proxy = tenant_of_one_a_second(&json!({"/tenants/*": limits, "/lanes/1/queue": queue}));
+    let mut vm = proxy.vm();
+    for tenant in 0..200 {
+        let tenant = format!("tenant-{tenant}");
+        proxy.start(&mut vm, &tenant, "low");
+        for _ in 0..4 {
+            proxy.wait(&mut vm, &tenant, "low");
+        }
+    }
+    let (started, refused) = pass(&mut proxy, &mut [&mut vm], Millis(2_050));
+    assert_eq!((started.len(), refused.len(), vm.waiting()), (800, 0, 0));
+}
+
+/// Half of the pool's bound is what lower lanes leave to a higher one, too.
+#[test]
+fn lower_lanes_that_wait_for_a_rate_leave_a_higher_one_its_half_of_the_pools_queue() {
+    let proxy = pool_of_one_a_second(1_000, &json!({"/pools/0/queue": {"max_requests": 8}}));
+    let mut vm = proxy.vm();
+    proxy.start(&mut vm, "acme", "low");
+    for _ in 0..4 {
+        proxy.wait(&mut vm, "acme", "low");
+    }
+    assert_eq!(proxy.refused(&mut vm, proxy.waiter("acme", "low", 100)).reason, Reason::QueueFull);
+    proxy.wait(&mut vm, "globex", "high");
+}
+
+/// A tenant that floods keeps no other out of the half of a queue that rates may have.
+#[test]
+fn of_those_that_wait_for_a_rate_the_last_of_a_flood_gives_way() {
+    let proxy = pool_of_one_a_second(1_000, &json!({"/lanes/1/queue": {"max_requests": 8, "max_wait": "60s"}}));
+    let mut vm = proxy.vm();
+    proxy.start(&mut vm, "acme", "low");
+    let tickets: Vec<Ticket> = (0..4).map(|_| proxy.wait(&mut vm, "acme", "low")).collect();
+    let refusal = proxy.refused(&mut vm, proxy.waiter("acme", "low", 100));
+    assert_eq!((refusal.reason, advice(&refusal)), (Reason::QueueFull, 5_000), "{refusal}");
+    proxy.wait(&mut vm, "globex", "low");
+    let displaced = vm.poll(&*proxy.store, proxy.now).refused;
+    assert_eq!(displaced.iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), tickets[3..]);
+}
+
+/// A tenant with a cap and a budget, of which the cap binds first.
+#[test]
+fn who_waits_for_a_cap_is_held_to_the_budget_behind_it() {
+    let limits = json!({"max_in_flight": 2, "requests_per_minute": {"rate": 60, "burst": 10}, "on_rate": "wait"});
+    let proxy = tenant_of_one_a_second(&json!({"/tenants/acme": limits}));
+    let mut vm = proxy.vm();
+    proxy.start(&mut vm, "acme", "low");
+    proxy.start(&mut vm, "acme", "low");
+    for _ in 0..18 {
+        proxy.wait(&mut vm, "acme", "low");
+    }
+    let refusal = proxy.refused(&mut vm, proxy.waiter("acme", "low", 100));
+    let reasons = (refusal.reason, refusal.bound().reason, advice(&refusal));
+    assert_eq!(reasons, (Reason::WaitTooLong, Reason::TenantRequests, 11_000));
+}
+
+/// Costs in the record, while they wait and when they have gone: beside a route's own budget, and over a change of the policy.
+#[test]
+fn what_a_tenants_waiters_will_cost_is_counted_for_those_that_may_wait_alone() {
+    let proxy = tenant_of_one_a_second(&json!({}));
+    let mut vm = proxy.vm();
+    let counted = |vm: &Vm| {
+        let read = |key: &str| store::read::<Ledger>(&*proxy.store, key).unwrap().0;
+        let (tenant, pool) = (read(&proxy.policy.tenant_key("acme")), read(&proxy.policy.pools().next().unwrap().key));
+        let queued: u64 = tenant.queued(&vm.members).map(|(_, queued)| queued.cost.requests).sum();
+        (queued, pool.rated(&vm.members).map(|(.., rated)| rated.requests).sum::<u64>())
+    };
+    proxy.start(&mut vm, "acme", "low");
+    let own: Vec<Ticket> = (0..3).map(|_| proxy.wait(&mut vm, "acme", "low")).collect();
+    assert_eq!(counted(&vm), (3, 3));
+    let limits = (**proxy.policy.limits("acme")).clone();
+    let of_route = Arc::new(Limits { rates: Arc::new(limits.rates.keyed()), ..limits });
+    let of_route = Waiter { limits: of_route, ..proxy.waiter("acme", "low", 100) };
+    let Ok(Joined::Waiting(of_route)) = proxy.come(&mut vm, of_route) else { panic!("others of the tenant wait") };
+    assert_eq!(counted(&vm), (3, 3));
+    vm.leave(&*proxy.store, of_route, proxy.now);
+    assert_eq!(counted(&vm), (3, 3));
+    for ticket in &own {
+        vm.renew(&*proxy.store, *ticket, proxy.waiter("acme", "low", 100), proxy.now);
+    }
+    assert_eq!(counted(&vm), (3, 3), "the same policy again");
+    let refuses = tenant_of_one_a_second(&json!({"/tenants/acme/on_rate": "refuse"}));
+    for ticket in &own {
+        vm.renew(&*proxy.store, *ticket, refuses.waiter("acme", "low", 100), proxy.now);
+    }
+    assert_eq!(counted(&vm).0, 0, "one under which its budget refuses");
+    own.iter().for_each(|ticket| vm.leave(&*proxy.store, *ticket, proxy.now));
+    assert_eq!(counted(&vm), (0, 0));
 }
