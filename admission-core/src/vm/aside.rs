@@ -77,12 +77,11 @@ impl Vm {
     /// The first waiter of a tenant that has stepped aside here, and its pool, if the tenant's limits let it start.
     fn next_of_tenant(&mut self, store: &impl Store, tenant: &Rc<str>, now: Time) -> Option<(Rc<str>, Ticket)> {
         let ledger = tenant_at(store, tenant, &self.members).ok()?;
-        let refuses = |waiter: &Waiter| tenant_refuses(&waiter.ask, waiter.rules(), (&ledger, &self.members), now);
-        let is_asked_for = |waiter: &Waiter| !refuses(waiter).is_some_and(|refusal| is_of_a_route(waiter, &refusal));
-        let (ticket, _, waiter) = Queue::blocked(self.queues.values(), tenant, is_asked_for)?;
-        let (key, refusal) = (waiter.key(), refuses(waiter));
-        match refusal {
-            None => Some((key, ticket)),
+        let (ticket, _, waiter) = Queue::blocked(self.queues.values(), tenant, |_| true)?;
+        let refusal = tenant_refuses(&waiter.ask, waiter.rules(), (&ledger, &self.members), now);
+        // One that its route's budget refuses is to be refused, which is done where it would start.
+        match refusal.filter(|refusal| !is_of_a_route(waiter, refusal)) {
+            None => Some((waiter.key(), ticket)),
             Some(refusal) => {
                 self.note_due(tenant, &refusal, now);
                 None
@@ -97,6 +96,15 @@ impl Vm {
                 self.look_at_tenant(store, tenant);
                 self.publish_blocked(store, tenant);
             }
+        }
+    }
+
+    /// Has the tenants asked again in the next poll that have more waiters aside and a budget that these may wait for: the one that stepped back
+    /// may have been the last of its flow, or behind another VM's.
+    pub(super) fn ask_again(&mut self, tenant: &Rc<str>, now: Time) {
+        let may_wait = |waiter: &Waiter| waiter.limits.rates.may_be_waited_for();
+        if Queue::blocked(self.queues.values(), tenant, may_wait).is_some() {
+            self.rates_due.insert((now, Rc::clone(tenant)));
         }
     }
 
@@ -125,8 +133,9 @@ impl Vm {
     }
 }
 
-/// True where a budget keeps a waiter back that only its route has: no other waiter of the tenant is behind it for that.
-fn is_of_a_route(waiter: &Waiter, refusal: &Refusal) -> bool {
+/// True where a budget refuses a waiter that only its route has, and that nothing waits for.
+// Why it matters: a tenant's waiters are one line, so one that waited for it would keep back those of all other routes.
+pub(super) fn is_of_a_route(waiter: &Waiter, refusal: &Refusal) -> bool {
     let rate = match refusal.reason {
         Reason::TenantRequestRate => &waiter.limits.rates.requests,
         Reason::TenantTokenRate => &waiter.limits.rates.tokens,

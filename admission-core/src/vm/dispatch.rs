@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::aside::is_of_a_route;
 use super::bound::kept_from_starting;
 use super::claim::Rest;
 use super::hold::end_hold;
@@ -111,7 +112,10 @@ impl Vm {
             self.look_at_some(store, key);
             progress.add(self.dispatch(store, key, false, now));
         }
-        back.iter().for_each(|(.., tenant)| self.publish_blocked(store, tenant));
+        for (.., tenant) in &back {
+            self.publish_blocked(store, tenant);
+            self.ask_again(tenant, now);
+        }
         // Why behind those that start: who has waited until the very instant at which a rate lets it start is to start.
         progress.refused.extend(self.expire(store, now));
         for (_, key) in &keys {
@@ -241,7 +245,8 @@ impl Vm {
         note_emptiness(queue, refusal.reason, now);
         queue.keep(waiter.lane.key, refusal.reason);
         self.ask_to_evict(store, waiter, &refusal);
-        match refusal.reason.obstacle() {
+        let obstacle = if is_of_a_route(waiter, &refusal) { Obstacle::Lasting } else { refusal.reason.obstacle() };
+        match obstacle {
             Obstacle::Tenant => {
                 queue.step_aside(ticket, Aside::Tenant);
                 self.note_due(&waiter.tenant_key, &refusal, now);

@@ -60,7 +60,11 @@ impl Vm {
                 let bound = self.behind_others(store, waiter, Some(refused.clone()), now);
                 bound.is_some_and(|bound| bound.reason == Reason::PoolRequestRate)
             }
-            _ => false,
+            // What refused it comes before the pool's rate in a decision, and says nothing of that.
+            _ => {
+                let rate = request.rules.pool.rates.requests.as_ref().filter(|rate| rate.waits);
+                rate.is_some_and(|rate| rate.allows(held.pool.spent(&request.rules.pool.rates).0, 1, now).is_err())
+            }
         };
         let (reason, time) = self.time_by_rates(&request, held, by_pool, now)?;
         let is_all = lacks_more_than_rates(&waiter.ask, request.rules, turn, known, held, now).is_none();
@@ -124,13 +128,14 @@ impl Vm {
         let vms = self.members.iter().count() as u64;
         let each = rate.as_ref().map_or(Millis(0), |rate| rate.time_to_earn(amount));
         let gap = Millis(each.0.saturating_mul(vms.max(1)));
-        if self.promises.len() >= MOST_PROMISES {
+        let key = (name, waiter.lane.key);
+        if self.promises.len() >= MOST_PROMISES && !self.promises.contains_key(&key) {
             self.promises.retain(|_, promises| promises.are_ahead(now));
+            if self.promises.len() >= MOST_PROMISES {
+                return wait;
+            }
         }
-        match self.promises.len() < MOST_PROMISES {
-            true => self.promises.entry((name, waiter.lane.key)).or_default().next(wait, gap, now),
-            false => wait,
-        }
+        self.promises.entry(key).or_default().next(wait, gap, now)
     }
 }
 

@@ -385,3 +385,47 @@ fn what_a_tenants_waiters_will_cost_is_counted_for_those_that_may_wait_alone() {
     own.iter().for_each(|ticket| vm.leave(&*proxy.store, *ticket, proxy.now));
     assert_eq!(counted(&vm), (0, 0));
 }
+
+/// Requests of a route with a budget of its own that joined for their tenant's cap, and are more than the budget lets start.
+#[test]
+fn a_waiter_that_its_routes_budget_refuses_keeps_back_no_other() {
+    let mut proxy = tenant_of_one_a_second(&json!({"/tenants/acme": {"max_in_flight": 1}}));
+    let mut vm = proxy.vm();
+    let running = proxy.start(&mut vm, "acme", "low");
+    let limits = (**proxy.policy.limits("acme")).clone();
+    let slow = tenant_of_one_a_second(&json!({})).policy.limits("acme").rates.keyed();
+    let of_route = Arc::new(Limits { rates: Arc::new(slow), ..limits });
+    let tickets: Vec<Ticket> = (0..3)
+        .map(|_| {
+            match proxy.come(&mut vm, Waiter { limits: Arc::clone(&of_route), ..proxy.waiter("acme", "low", 100) }) {
+                Ok(Joined::Waiting(ticket)) => ticket,
+                other => panic!("{other:?}"),
+            }
+        })
+        .collect();
+    proxy.now = Time(proxy.now.0 + 1);
+    let other = proxy.wait(&mut vm, "acme", "low");
+    proxy.end(&mut vm, running);
+    let (started, refused) = pass(&mut proxy, &mut [&mut vm], Millis(5));
+    let refused: Vec<_> = refused.iter().map(|(ticket, refusal)| (*ticket, refusal.reason)).collect();
+    assert_eq!(started.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), [tickets[0]]);
+    assert_eq!(refused, [(tickets[1], Reason::TenantRequestRate), (tickets[2], Reason::TenantRequestRate)]);
+    let lease = *vm.leases.keys().next().unwrap();
+    proxy.end(&mut vm, lease);
+    let (started, _) = pass(&mut proxy, &mut [&mut vm], Millis(5));
+    assert_eq!(started.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), [other]);
+}
+
+/// A tenant's budget and its pool's rate are both spent, and the pool's has the longer line.
+#[test]
+fn who_meets_its_own_budget_is_held_to_the_pools_rate_as_well() {
+    let limits = json!({"requests_per_minute": {"rate": 60, "burst": 1}, "on_rate": "wait"});
+    let proxy = pool_of_one_a_second(1_000, &json!({"/tenants/acme": limits}));
+    let mut vm = proxy.vm();
+    proxy.start(&mut vm, "acme", "low");
+    for tenant in 0..10 {
+        proxy.wait(&mut vm, &format!("tenant-{tenant}"), "low");
+    }
+    let refusal = proxy.refused(&mut vm, proxy.waiter("acme", "low", 100));
+    assert_eq!((refusal.reason, advice(&refusal)), (Reason::WaitTooLong, 11_000), "{refusal}");
+}
