@@ -22,6 +22,13 @@ const TENANTS_ASKED: usize = 32;
 /// Tenants that are asked in one poll since their budgets are due to let a waiter start.
 const MOST_DUE: usize = 256;
 
+/// A waiter that has stepped back in line, with its flow.
+pub(super) struct SteppedBack {
+    pub(super) pool_key: Rc<str>,
+    pub(super) tenant: Rc<str>,
+    pub(super) ticket: Ticket,
+}
+
 impl Vm {
     /// The tenants that are asked in this poll: those whose budgets are due, and of all that have waiters aside the next ones by name over all
     /// queues, and round again.
@@ -54,21 +61,21 @@ impl Vm {
         }
     }
 
-    /// Lets the first of each tenant's waiters here step back in line, with its flow, where the tenant's own limits let it start. The queue
-    /// and the waiter, and the tenant: its record is to be published when the waiter has had its turn.
+    /// Lets the first of each tenant's waiters here step back in line, with its flow, where the tenant's own limits let it start. The
+    /// record of the tenant is to be published when the waiter has had its turn.
     // Why then: a newcomer in another VM is to find it in the record until it has started, or waits for nothing but its pool.
     pub(super) fn ask_tenants(
         &mut self,
         store: &impl Store,
         tenants: &BTreeSet<Rc<str>>,
         now: Time,
-    ) -> Vec<(Rc<str>, Ticket, Rc<str>)> {
+    ) -> Vec<SteppedBack> {
         let mut back = Vec::new();
         for tenant in tenants {
-            let Some((key, ticket)) = self.next_of_tenant(store, tenant, now) else { continue };
-            if let Some(queue) = self.queues.get_mut(&key) {
+            let Some((pool_key, ticket)) = self.next_of_tenant(store, tenant, now) else { continue };
+            if let Some(queue) = self.queues.get_mut(&pool_key) {
                 queue.step_back(ticket);
-                back.push((key, ticket, Rc::clone(tenant)));
+                back.push(SteppedBack { pool_key, tenant: Rc::clone(tenant), ticket });
             }
         }
         back

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::aside::is_of_a_route;
+use super::aside::{SteppedBack, is_of_a_route};
 use super::bound::kept_from_starting;
 use super::claim::Rest;
 use super::hold::end_hold;
@@ -85,13 +85,13 @@ impl Vm {
         let (mut progress, mut seen) = (Progress::default(), Vec::new());
         while seen.len() < MOST_STARTS {
             let back = self.ask_tenants(store, &BTreeSet::from([Rc::clone(tenant)]), now);
-            let Some((key, ticket, _)) = back.first() else { break };
+            let Some(SteppedBack { pool_key, ticket, .. }) = back.first() else { break };
             // One that has stepped aside again: another VM's waiter of the tenant comes first.
             if seen.contains(ticket) {
                 break;
             }
             seen.push(*ticket);
-            progress.add(self.dispatch(store, key, true, now));
+            progress.add(self.dispatch(store, pool_key, true, now));
         }
         if !seen.is_empty() {
             self.publish_blocked(store, tenant);
@@ -112,7 +112,7 @@ impl Vm {
             self.look_at_some(store, key);
             progress.add(self.dispatch(store, key, false, now));
         }
-        for (.., tenant) in &back {
+        for SteppedBack { tenant, .. } in &back {
             self.publish_blocked(store, tenant);
             self.ask_again(tenant, now);
         }
