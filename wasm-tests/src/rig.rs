@@ -19,7 +19,7 @@ use crate::caller::{CHAT, RawCaller, chat, request_bytes};
 use crate::envoy::Envoy;
 use crate::resetter::Resetter;
 use crate::setup::ENDLESS;
-pub use crate::setup::{MODEL, Setup, Wait};
+pub use crate::setup::{MODEL, Setup, Wait, shipped_log_format};
 
 /// Longest wait for a condition; far beyond what any takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);

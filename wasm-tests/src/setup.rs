@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use testkit::{checkout, shipped};
 use worker_sim::Config;
 
 use crate::bootstrap;
@@ -67,6 +68,17 @@ pub struct Setup {
     pub access_log: Value,
     /// The filter has the default of the shipped configuration, for a start with a policy that is refused.
     pub has_default: bool,
+}
+
+/// The access log's format in a shipped configuration of a plain Envoy.
+///
+/// # Panics
+/// Where that file has no such log.
+#[must_use]
+pub fn shipped_log_format() -> Value {
+    let mut bootstrap = shipped::document(&checkout::shipped("envoy.yaml")).expect("a configuration");
+    let manager = shipped::http_manager(&mut bootstrap, "public").expect("a public listener");
+    manager["access_log"][0]["typed_config"]["log_format"]["json_format"].clone()
 }
 
 impl Setup {

@@ -11,7 +11,7 @@ mod usage;
 use std::collections::BTreeSet;
 use std::future::pending;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -45,6 +45,8 @@ pub(crate) struct App {
     door: Arc<Door>,
     faults: Mutex<BTreeSet<Fault>>,
     next_reply: AtomicU64,
+    /// Requests whose answers were given a length of [`Config::answer_tokens`].
+    lengths_given: AtomicUsize,
     /// Seconds since 1970.
     started: f64,
 }
@@ -61,6 +63,7 @@ impl App {
             door: Arc::new(Door::new()),
             faults: Mutex::default(),
             next_reply: AtomicU64::new(0),
+            lengths_given: AtomicUsize::new(0),
             started: wall_seconds(),
             config,
         };
@@ -110,6 +113,12 @@ impl App {
         let (id, created) = (format!("{prefix}-{number:016x}"), wall_seconds() as u64);
         let (model, cached_share) = (self.config.model.clone(), self.config.cached_share);
         Envelope { api, id, created, model, telling: self.telling(), cached_share }
+    }
+
+    /// Tokens after which the model ends the answer to the request that comes next.
+    fn natural_length(&self) -> Option<u32> {
+        let given = self.lengths_given.fetch_add(1, Ordering::Relaxed);
+        self.config.answer_tokens.get(given.checked_rem(self.config.answer_tokens.len())?).copied()
     }
 
     fn telling(&self) -> Telling {
@@ -166,7 +175,7 @@ async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Respons
     if app.has(Fault::Refuse429) {
         return Err(Refusal::TooMany);
     }
-    let job = Job::parse(api, body, &app.config)?;
+    let job = Job::parse(api, body, &app.config, app.natural_length())?;
     if job.stream && app.has(Fault::ErrorInStream) {
         return Ok(Refusal::Unavailable.in_stream(api));
     }

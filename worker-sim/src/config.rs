@@ -62,6 +62,10 @@ pub struct Config {
     /// Share of every prompt that is said to have come from the prefix cache; it is computed all the same.
     #[arg(long, default_value_t = 0.0)]
     pub cached_share: f64,
+    /// Tokens after which answers end by themselves, taken in turn by request (repeatable, or a comma list). Without any, an
+    /// answer is as long as it may be.
+    #[arg(long, value_delimiter = ',')]
+    pub answer_tokens: Vec<u32>,
     /// What goes wrong from the start (repeatable, or a comma list).
     #[arg(long = "fault", value_enum, value_delimiter = ',')]
     pub faults: Vec<Fault>,
@@ -146,6 +150,7 @@ impl Config {
             ("--per-kv-block-us", "a number, not negative", not_negative(self.per_kv_block_us)),
             ("--step-jitter", "from 0 to 1", (0.0..=1.0).contains(&self.step_jitter)),
             ("--cached-share", "from 0 to 1", (0.0..=1.0).contains(&self.cached_share)),
+            ("--answer-tokens", "at least 1 each", !self.answer_tokens.contains(&0)),
             ("--speed", "a number above 0", self.speed.is_finite() && self.speed > 0.0),
         ];
         match rules.into_iter().find(|(_, _, holds)| !holds) {

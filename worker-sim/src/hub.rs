@@ -26,6 +26,16 @@ const SLOWNESS: f64 = 10.0;
 pub(crate) struct Wish {
     pub(crate) prompt: u32,
     pub(crate) output: u32,
+    pub(crate) ending: Ending,
+}
+
+/// What ends the output of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The request's limit, or the room that the model has.
+    Limit,
+    /// The model itself.
+    Model,
 }
 
 /// A token on its way to the client.
@@ -44,6 +54,8 @@ pub(crate) struct Record {
     pub(crate) prompt_tokens: u64,
     pub(crate) generation_tokens: u64,
     pub(crate) finished: u64,
+    /// Those that the model ended, among the finished.
+    pub(crate) stopped: u64,
     pub(crate) aborted: u64,
     pub(crate) request_prompt_tokens: Histogram,
     pub(crate) first_token_seconds: Histogram,
@@ -83,7 +95,7 @@ struct Rank {
 struct Live {
     rank: usize,
     choice: usize,
-    prompt: u32,
+    wish: Wish,
     arrived: Instant,
     client: UnboundedSender<Delivery>,
 }
@@ -135,8 +147,8 @@ impl Hub {
             let rank = state.least_loaded();
             state.ranks[rank].engine.add(id, wish.prompt, wish.output)?;
             state.next_id += 1;
-            let (prompt, arrived, client) = (wish.prompt, Instant::now(), client.clone());
-            state.live.insert(id, Live { rank, choice, prompt, arrived, client });
+            let live = Live { rank, choice, wish: *wish, arrived: Instant::now(), client: client.clone() };
+            state.live.insert(id, live);
             ticket.ids.push(id);
             self.work[rank].notify_one();
         }
@@ -221,14 +233,15 @@ impl State {
         let Some(live) = self.live.get(&token.id) else { return };
         record.generation_tokens += 1;
         if token.index == 0 {
-            record.prompt_tokens += u64::from(live.prompt);
+            record.prompt_tokens += u64::from(live.wish.prompt);
             record.first_token_seconds.observe((now - live.arrived).as_secs_f64());
         }
         // A client that has just gone aborts through its ticket; the token is lost with it.
         let _ = live.client.send(Delivery { choice: live.choice, index: token.index, last: token.last });
         if token.last {
             record.finished += 1;
-            record.request_prompt_tokens.observe(f64::from(live.prompt));
+            record.stopped += u64::from(live.wish.ending == Ending::Model);
+            record.request_prompt_tokens.observe(f64::from(live.wish.prompt));
             self.live.remove(&token.id);
         }
     }
@@ -252,6 +265,7 @@ impl Record {
             prompt_tokens: 0,
             generation_tokens: 0,
             finished: 0,
+            stopped: 0,
             aborted: 0,
             request_prompt_tokens: Histogram::of_tokens(max_model_len),
             first_token_seconds: Histogram::of_first_token_seconds(),
@@ -262,6 +276,10 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn wish(prompt: u32, output: u32) -> Wish {
+        Wish { prompt, output, ending: Ending::Limit }
+    }
 
     fn start(config: Config) -> Arc<Hub> {
         let hub = Arc::new(Hub::new(&config));
@@ -293,7 +311,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn steps_take_the_time_of_the_formula() {
         let hub = start(priced());
-        let ticket = hub.submit(&[Wish { prompt: 30, output: 3 }]).unwrap();
+        let ticket = hub.submit(&[wish(30, 3)]).unwrap();
         // 10 + 30 × 0.1, then 10 + 1 + 2 blocks, then the same with a third block only at the 33rd token.
         assert_eq!(millis_to_end(ticket).await, [13, 26, 39]);
     }
@@ -301,7 +319,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn speed_divides_all_times() {
         let hub = start(Config { speed: 10.0, base_ms: 100.0, per_prefill_token_us: 1000.0, ..priced() });
-        let ticket = hub.submit(&[Wish { prompt: 30, output: 1 }]).unwrap();
+        let ticket = hub.submit(&[wish(30, 1)]).unwrap();
         assert_eq!(millis_to_end(ticket).await, [13]);
     }
 
@@ -309,10 +327,10 @@ mod tests {
     async fn a_slow_engine_takes_ten_times_as_long_until_it_is_slow_no_more() {
         let hub = start(priced());
         hub.set_slow(true);
-        let first = hub.submit(&[Wish { prompt: 30, output: 1 }]).unwrap();
+        let first = hub.submit(&[wish(30, 1)]).unwrap();
         assert_eq!(millis_to_end(first).await, [130]);
         hub.set_slow(false);
-        let second = hub.submit(&[Wish { prompt: 30, output: 1 }]).unwrap();
+        let second = hub.submit(&[wish(30, 1)]).unwrap();
         assert_eq!(millis_to_end(second).await, [13]);
     }
 
@@ -320,7 +338,7 @@ mod tests {
     async fn jitter_makes_steps_longer_and_shorter() {
         let costs = Config { base_ms: 100.0, per_sequence_us: 0.0, per_kv_block_us: 0.0, ..priced() };
         let hub = start(Config { per_prefill_token_us: 0.0, step_jitter: 0.5, ..costs });
-        let ends = millis_to_end(hub.submit(&[Wish { prompt: 1, output: 200 }]).unwrap()).await;
+        let ends = millis_to_end(hub.submit(&[wish(1, 200)]).unwrap()).await;
         let steps: Vec<u128> = ends.windows(2).map(|ends| ends[1] - ends[0]).collect();
         assert!(steps.iter().all(|step| (49..=151).contains(step)), "{steps:?}");
         let below = |limit: u128| steps.iter().filter(|step| **step < limit).count();
@@ -332,7 +350,7 @@ mod tests {
     async fn late_timers_do_not_add_up() {
         let costs = Config { base_ms: 0.25, per_sequence_us: 0.0, per_kv_block_us: 0.0, ..priced() };
         let hub = start(Config { per_prefill_token_us: 0.0, ..costs });
-        let ticket = hub.submit(&[Wish { prompt: 1, output: 400 }]).unwrap();
+        let ticket = hub.submit(&[wish(1, 400)]).unwrap();
         let end = *millis_to_end(ticket).await.last().unwrap();
         assert!((100..=101).contains(&end), "400 steps of 0.25 ms took {end} ms");
     }
@@ -340,7 +358,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn wishes_go_to_the_least_loaded_engine() {
         let hub = start(Config { data_parallel_size: 3, ..priced() });
-        let ticket = hub.submit(&[Wish { prompt: 1, output: 9 }; 6]).unwrap();
+        let ticket = hub.submit(&[wish(1, 9); 6]).unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(hub.snapshots().iter().map(|rank| rank.running).collect::<Vec<_>>(), [2, 2, 2]);
         assert_eq!(hub.peak_running(), 6);
@@ -350,7 +368,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_dropped_ticket_aborts_what_has_not_ended() {
         let hub = start(priced());
-        let mut ticket = hub.submit(&[Wish { prompt: 1, output: 1 }, Wish { prompt: 1, output: 100 }]).unwrap();
+        let mut ticket = hub.submit(&[wish(1, 1), wish(1, 100)]).unwrap();
         assert!(ticket.next().await.is_some_and(|token| token.last));
         drop(ticket);
         let rank = &hub.snapshots()[0];
@@ -361,7 +379,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refusal_takes_nothing() {
         let hub = start(Config { num_gpu_blocks: 3, ..priced() });
-        let refused = hub.submit(&[Wish { prompt: 1, output: 1 }, Wish { prompt: 100, output: 1 }]);
+        let refused = hub.submit(&[wish(1, 1), wish(100, 1)]);
         assert_eq!(refused.err(), Some(NeverFits { needed: 7, total: 2 }));
         assert_eq!((hub.snapshots()[0].running, hub.snapshots()[0].waiting), (0, 0));
     }

@@ -106,7 +106,8 @@ impl Page<'_> {
         for reason in REASONS {
             for (engine, rank) in self.ranks.iter().enumerate() {
                 let count = match reason {
-                    "length" => rank.record.finished,
+                    "stop" => rank.record.stopped,
+                    "length" => rank.record.finished - rank.record.stopped,
                     "abort" => rank.record.aborted,
                     _ => 0,
                 };

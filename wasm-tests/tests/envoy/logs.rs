@@ -3,18 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use testkit::{checkout, shipped};
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
 use wasm_tests::line::{queues, send, waiting};
-use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of, shipped_log_format};
 use worker_sim::Fault;
-
-/// The log's format in a shipped configuration of a plain Envoy.
-fn shipped_format() -> Value {
-    let mut bootstrap = shipped::document(&checkout::shipped("envoy.yaml")).expect("a configuration");
-    let manager = shipped::http_manager(&mut bootstrap, "public").expect("a public listener");
-    manager["access_log"][0]["typed_config"]["log_format"]["json_format"].clone()
-}
 
 /// Decisions of the log's lines, as soon as there are so many lines.
 async fn decisions(rig: &Rig, lines: usize) -> Vec<(Value, Value)> {
@@ -61,7 +53,7 @@ fn counted(all: &[(Value, Value)]) -> BTreeMap<(&'static str, [String; 5]), u64>
 #[tokio::test]
 async fn every_decision_is_a_line_and_the_lines_add_up_to_the_metrics() {
     let mut setup = queues(2, Wait::Unread).with("/tenants/watched", json!({"mode": "shadow"}));
-    setup.access_log = shipped_format();
+    setup.access_log = shipped_log_format();
     let rig = Rig::start(setup).await;
     assert_eq!(rig.ask("acme", &[]).await.0, 200);
     let streamed = rig.post("acme", &[], &chat(MODEL, 4, true)).await;
@@ -149,7 +141,7 @@ fn says_what_each_has_met(rig: &Rig, all: &[(Value, Value)]) {
 #[tokio::test]
 async fn what_was_not_decided_says_so_and_what_is_not_judged_is_null() {
     let mut setup = Setup::new(1, Wait::AtHeaders);
-    setup.access_log = shipped_format();
+    setup.access_log = shipped_log_format();
     let rig = Rig::start(setup).await;
     let body = chat(MODEL, 1, false).to_string();
     let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), true);

@@ -5,8 +5,7 @@ use serde::Serialize;
 
 use super::reply::{Envelope, json, word};
 use super::usage::{Bill, Told};
-
-const MAX_TOKENS: &str = "max_tokens";
+use crate::hub::Ending;
 
 #[derive(Serialize)]
 struct Plain<'a> {
@@ -70,14 +69,14 @@ enum Event<'a> {
 }
 
 /// The whole answer in one body.
-pub(super) fn plain(envelope: &Envelope, text: String, bill: &Bill) -> Vec<u8> {
+pub(super) fn plain(envelope: &Envelope, (text, ending): (String, Ending), bill: &Bill) -> Vec<u8> {
     json(&Plain {
         id: &envelope.id,
         r#type: "message",
         role: "assistant",
         content: [Block { r#type: "text", text }],
         model: &envelope.model,
-        stop_reason: MAX_TOKENS,
+        stop_reason: stop_reason(ending),
         usage: envelope.tell(bill.message()),
     })
 }
@@ -98,13 +97,20 @@ pub(super) fn token(index: u32) -> Bytes {
 }
 
 /// What closes a stream. The second half of the usage is the output alone, as Anthropic has it.
-pub(super) fn end(envelope: &Envelope, bill: &Bill) -> Vec<Bytes> {
+pub(super) fn end(envelope: &Envelope, ending: Ending, bill: &Bill) -> Vec<Bytes> {
     let usage = envelope.tell(bill.output());
-    let delta = Event::MessageDelta { delta: Stopped { stop_reason: MAX_TOKENS }, usage }.bytes();
+    let delta = Event::MessageDelta { delta: Stopped { stop_reason: stop_reason(ending) }, usage }.bytes();
     let mut events = vec![Event::ContentBlockStop { index: 0 }.bytes(), delta.clone()];
     events.extend(envelope.telling.repeated.then_some(delta));
     events.push(Event::MessageStop.bytes());
     events
+}
+
+fn stop_reason(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Limit => "max_tokens",
+        Ending::Model => "end_turn",
+    }
 }
 
 impl Event<'_> {

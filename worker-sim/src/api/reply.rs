@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::request::{Api, Job};
 use super::usage::{Bill, Telling, Told};
 use super::{message, response};
-use crate::hub::Delivery;
+use crate::hub::{Delivery, Ending};
 
 /// Words of the made-up output: the token at place `i` is word `i` modulo their number.
 const WORDS: [&str; 16] = [
@@ -16,7 +16,6 @@ const WORDS: [&str; 16] = [
     " when", " there", " is", " room",
 ];
 const FINGERPRINT: &str = "worker-sim";
-const LENGTH: &str = "length";
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// The text of the token at this place of an output.
@@ -178,14 +177,15 @@ impl Envelope {
     /// The events of one token; the first one opens its choice.
     pub(super) fn token(&self, job: &Job, token: Delivery) -> Vec<Bytes> {
         let Delivery { choice, index, last } = token;
+        let end = job.wishes.get(choice).filter(|_| last).map(|wish| wish.ending);
         let first = index == 0;
         let usage = self.between(job, u64::from(index) + 1);
         match self.api {
             Api::Chat => {
                 let role = first.then(|| self.role_chunk(choice, usage));
-                role.into_iter().chain([self.chat_chunk(choice, index, last, usage)]).collect()
+                role.into_iter().chain([self.chat_chunk(choice, index, end, usage)]).collect()
             }
-            Api::Completions => vec![self.text_chunk(choice, index, last, usage)],
+            Api::Completions => vec![self.text_chunk(choice, index, end, usage)],
             Api::Messages => {
                 let begin = first.then(|| message::begin(self, &self.bill(job)));
                 begin.into_iter().flatten().chain([message::token(index)]).collect()
@@ -210,7 +210,7 @@ impl Envelope {
     pub(super) fn end(&self, job: &Job) -> Vec<Bytes> {
         let bill = self.bill(job);
         match self.api {
-            Api::Messages => message::end(self, &bill),
+            Api::Messages => message::end(self, ending_of(job), &bill),
             Api::Responses => response::end(self, job, &bill),
             Api::Chat | Api::Completions | Api::Embeddings => {
                 let times = if self.telling.repeated { 2 } else { 1 };
@@ -231,24 +231,24 @@ impl Envelope {
     }
 
     /// The chunk of one token; the last one carries the reason of the end.
-    fn chat_chunk(&self, choice: usize, index: u32, last: bool, usage: Option<Told>) -> Bytes {
+    fn chat_chunk(&self, choice: usize, index: u32, end: Option<Ending>, usage: Option<Told>) -> Bytes {
         let chat = ChatDelta {
             index: choice,
             delta: Delta { role: None, content: word(index) },
             logprobs: (),
-            finish_reason: last.then_some(LENGTH),
-            stop_reason: last.then_some(()),
+            finish_reason: end.map(finish_reason),
+            stop_reason: end.map(drop),
             token_ids: Some(()),
         };
         event(&self.chunk(vec![chat], usage))
     }
 
-    fn text_chunk(&self, choice: usize, index: u32, last: bool, usage: Option<Told>) -> Bytes {
+    fn text_chunk(&self, choice: usize, index: u32, end: Option<Ending>, usage: Option<Told>) -> Bytes {
         let text = TextDelta {
             index: choice,
             text: word(index),
             logprobs: (),
-            finish_reason: last.then_some(LENGTH),
+            finish_reason: end.map(finish_reason),
             stop_reason: (),
             prompt_token_ids: (),
             token_ids: (),
@@ -266,14 +266,16 @@ impl Envelope {
     pub(super) fn plain(&self, job: &Job) -> Vec<u8> {
         let bill = self.bill(job);
         let usage = self.tell(bill.plain());
-        let mut texts = job.wishes.iter().map(|wish| (0..wish.output).map(word).collect::<String>()).enumerate();
+        let answers = job.wishes.iter().map(|wish| ((0..wish.output).map(word).collect::<String>(), wish.ending));
+        let mut answers = answers.enumerate();
+        let mut only = || answers.next().map(|(_, answer)| answer).unwrap_or((String::new(), Ending::Limit));
         match self.api {
             Api::Chat => json(&PlainChat {
                 id: &self.id,
                 object: "chat.completion",
                 created: self.created,
                 model: &self.model,
-                choices: texts.map(|(index, text)| ChatChoice::new(index, text)).collect(),
+                choices: answers.map(|(index, answer)| ChatChoice::new(index, answer)).collect(),
                 service_tier: (),
                 system_fingerprint: FINGERPRINT,
                 usage,
@@ -289,14 +291,14 @@ impl Envelope {
                 object: "text_completion",
                 created: self.created,
                 model: &self.model,
-                choices: texts.map(|(index, text)| TextChoice::new(index, text)).collect(),
+                choices: answers.map(|(index, answer)| TextChoice::new(index, answer)).collect(),
                 service_tier: (),
                 system_fingerprint: FINGERPRINT,
                 usage,
                 kv_transfer_params: (),
             }),
-            Api::Messages => message::plain(self, texts.next().unwrap_or_default().1, &bill),
-            Api::Responses => response::plain(self, &texts.next().unwrap_or_default().1, &bill),
+            Api::Messages => message::plain(self, only(), &bill),
+            Api::Responses => response::plain(self, &only().0, &bill),
             Api::Embeddings => json(&Embeddings {
                 id: &self.id,
                 object: "list",
@@ -332,7 +334,7 @@ impl Embedding {
 }
 
 impl ChatChoice {
-    fn new(index: usize, content: String) -> Self {
+    fn new(index: usize, (content, ending): (String, Ending)) -> Self {
         let message = ChatMessage {
             role: "assistant",
             content,
@@ -342,22 +344,36 @@ impl ChatChoice {
             function_call: (),
             reasoning: (),
         };
-        Self { index, message, logprobs: (), finish_reason: LENGTH, stop_reason: (), token_ids: (), routed_experts: () }
+        let finish_reason = finish_reason(ending);
+        Self { index, message, logprobs: (), finish_reason, stop_reason: (), token_ids: (), routed_experts: () }
     }
 }
 
 impl TextChoice {
-    fn new(index: usize, text: String) -> Self {
+    fn new(index: usize, (text, ending): (String, Ending)) -> Self {
         Self {
             index,
             text,
             logprobs: (),
-            finish_reason: LENGTH,
+            finish_reason: finish_reason(ending),
             stop_reason: (),
             token_ids: (),
             prompt_logprobs: (),
             prompt_token_ids: (),
         }
+    }
+}
+
+/// End of the only output of a job.
+fn ending_of(job: &Job) -> Ending {
+    job.wishes.first().map_or(Ending::Limit, |wish| wish.ending)
+}
+
+/// The name that OpenAI's APIs have for the end of an output.
+fn finish_reason(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Limit => "length",
+        Ending::Model => "stop",
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::refusal::Refusal;
 use crate::Config;
-use crate::hub::Wish;
+use crate::hub::{Ending, Wish};
 
 /// Output tokens when the request names no number.
 const DEFAULT_OUTPUT_TOKENS: u64 = 128;
@@ -103,11 +103,11 @@ enum Prompt {
 }
 
 impl Job {
-    /// Reads a body and holds it against what the worker can do.
+    /// Reads a body and holds it against what the worker can do. The model ends answers after `natural` tokens.
     ///
     /// # Errors
     /// The first reason to refuse it, in the order in which vLLM looks: shape, model, values, lengths.
-    pub(crate) fn parse(api: Api, body: &[u8], config: &Config) -> Result<Self, Refusal> {
+    pub(crate) fn parse(api: Api, body: &[u8], config: &Config, natural: Option<u32>) -> Result<Self, Refusal> {
         let body: Body = serde_json::from_slice(body).map_err(|error| Refusal::Malformed(error.to_string()))?;
         if let Some(model) = body.model.as_ref().filter(|model| **model != config.model) {
             return Err(Refusal::UnknownModel(model.clone()));
@@ -122,7 +122,7 @@ impl Job {
         if api == Api::Messages && max_tokens.is_none() {
             return Err(missing("max_tokens"));
         }
-        let wish = |prompt| wish(prompt, max_tokens, config);
+        let wish = |prompt| wish(prompt, max_tokens, natural, config);
         let of_each = prompts.iter().map(|prompt| wish(*prompt)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             prompt_tokens: of_each.iter().map(|wish| u64::from(wish.prompt)).sum(),
@@ -194,14 +194,18 @@ fn max_tokens(body: &Body, config: &Config) -> Result<Option<u64>, Refusal> {
     }
 }
 
-fn wish(prompt: usize, max_tokens: Option<u64>, config: &Config) -> Result<Wish, Refusal> {
+fn wish(prompt: usize, max_tokens: Option<u64>, natural: Option<u32>, config: &Config) -> Result<Wish, Refusal> {
     let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
     let room = config.max_model_len.saturating_sub(prompt);
     if room == 0 {
         return Err(Refusal::TooLong { prompt, max_model_len: config.max_model_len });
     }
-    let output = max_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(u64::from(room));
-    Ok(Wish { prompt, output: u32::try_from(output).unwrap_or(room) })
+    let unlimited = if natural.is_some() { u64::from(room) } else { DEFAULT_OUTPUT_TOKENS };
+    let limit = u32::try_from(max_tokens.unwrap_or(unlimited)).unwrap_or(room).min(room);
+    Ok(match natural.filter(|natural| *natural < limit) {
+        Some(output) => Wish { prompt, output, ending: Ending::Model },
+        None => Wish { prompt, output: limit, ending: Ending::Limit },
+    })
 }
 
 impl Prompt {
@@ -230,7 +234,7 @@ mod tests {
     use super::*;
 
     fn parse(api: Api, body: &str) -> Result<Job, Refusal> {
-        Job::parse(api, body.as_bytes(), &Config { max_model_len: 200, ..Config::default() })
+        Job::parse(api, body.as_bytes(), &Config { max_model_len: 200, ..Config::default() }, None)
     }
 
     fn wishes(api: Api, body: &str) -> Vec<(u32, u32)> {
@@ -257,6 +261,20 @@ mod tests {
         assert_eq!(output(r#""max_tokens":5,"max_completion_tokens":6"#), 6);
         assert_eq!(output(r#""max_tokens":200"#), 197);
         assert_eq!(output(r#""max_tokens":null"#), 128);
+    }
+
+    #[test]
+    fn the_model_ends_an_answer_that_its_limit_does_not() {
+        let ends = |fields: &str| {
+            let body = format!(r#"{{"prompt":[1,2,3]{fields}}}"#);
+            let config = Config { max_model_len: 200, ..Config::default() };
+            let wish = Job::parse(Api::Completions, body.as_bytes(), &config, Some(150)).unwrap().wishes[0];
+            (wish.output, wish.ending)
+        };
+        assert_eq!(ends(""), (150, Ending::Model));
+        assert_eq!(ends(r#","max_tokens":151"#), (150, Ending::Model));
+        assert_eq!(ends(r#","max_tokens":150"#), (150, Ending::Limit));
+        assert_eq!(ends(r#","max_tokens":5"#), (5, Ending::Limit));
     }
 
     #[test]

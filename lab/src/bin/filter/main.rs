@@ -36,6 +36,9 @@ struct Options {
     /// Fewer and shorter rounds: enough to see that everything works, too little for figures.
     #[arg(long)]
     quick: bool,
+    /// Measure the filter of another build too, such as `target/neighbour/sluice.wasm`, which `cargo xtask neighbours COMMIT` leaves.
+    #[arg(long, value_name = "MODULE")]
+    beside: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -45,7 +48,9 @@ fn main() -> ExitCode {
 /// Measures, prints tables and writes the figures.
 fn run(options: &Options) -> Result<()> {
     let [floor, naive] = ["lab_floor", "lab_naive"].map(checkout::module);
-    let modules = Modules { filter: checkout::filter(), floor, naive };
+    let beside =
+        options.beside.as_deref().map(std::fs::canonicalize).transpose().context("cannot find the module beside")?;
+    let modules = Modules { filter: checkout::filter(), floor, naive, beside };
     let figures = lab::block_on(measure(&modules, options))?;
     figures.print();
     lab::write_figures(options.json.as_deref(), &figures)
@@ -54,16 +59,17 @@ fn run(options: &Options) -> Result<()> {
 async fn measure(modules: &Modules, options: &Options) -> Result<Figures> {
     let pace = Pace::new(options.quick);
     let all = bodies::all();
-    println!("\n{} proxies of one worker thread each, {pace:?}", Variant::ALL.len());
     let [small, ..] = &all;
     let mut stage = Stage::start(modules, small).await?;
+    println!("\n{} proxies of one worker thread each, {pace:?}", stage.sides.len());
     let [few, many] = TENANTS;
 
     let mut found = BTreeMap::new();
     for body in &all {
         println!("    {} …", body.name);
         let asked = question(body, few, None)?;
-        let turns: Vec<Turn> = Variant::COMPARED.map(|variant| (variant, asked.clone())).into();
+        let compared = Variant::COMPARED.into_iter().filter(|variant| variant.is_had(modules));
+        let turns: Vec<Turn> = compared.map(|variant| (variant, asked.clone())).collect();
         let samples = rounds::measure(&mut stage, &turns, None, pace).await?;
         found.insert(body.name, OfBody::new(body.json.len(), &samples));
     }

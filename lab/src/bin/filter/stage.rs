@@ -85,7 +85,7 @@ impl Stage {
     pub async fn start(modules: &Modules, small: &Body) -> Result<Self> {
         let upstream = Upstream::start(MARK).await?;
         let mut sides = Vec::new();
-        for variant in Variant::ALL {
+        for variant in Variant::ALL.into_iter().filter(|variant| variant.is_had(modules)) {
             let bootstrap = variant.bootstrap(modules, upstream.address());
             sides.push(Side::start(variant, &checkout::envoy(), &bootstrap).await?);
         }
@@ -137,9 +137,11 @@ impl Stage {
                 Variant::Native => {
                     side.envoy.stat("ai_protocol_manager.request_info.published").await?.saturating_sub(2)
                 }
-                Variant::Sluice | Variant::SluiceHeld | Variant::SluiceManyTenants | Variant::SluiceUnnamed => {
-                    admitted(&side.envoy).await?
-                }
+                Variant::Sluice
+                | Variant::SluiceHeld
+                | Variant::SluiceManyTenants
+                | Variant::SluiceUnnamed
+                | Variant::SluiceBeside => admitted(&side.envoy).await?,
             };
             let (name, answered) = (side.variant.name(), side.answered);
             ensure!(seen == answered, "the filter of {name:?} has judged {seen} of {answered} requests");

@@ -50,11 +50,13 @@ pub enum Variant {
     SluiceManyTenants,
     /// The same as [`Variant::Sluice`], for tenants without a name in the list.
     SluiceUnnamed,
+    /// The same as [`Variant::Sluice`], by the module of another build.
+    SluiceBeside,
 }
 
 impl Variant {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::None,
         Self::Floor,
         Self::FloorReading,
@@ -65,10 +67,11 @@ impl Variant {
         Self::SluiceHeld,
         Self::SluiceManyTenants,
         Self::SluiceUnnamed,
+        Self::SluiceBeside,
     ];
 
     /// Those that every body is sent through.
-    pub const COMPARED: [Self; 8] = [
+    pub const COMPARED: [Self; 9] = [
         Self::None,
         Self::Floor,
         Self::FloorReading,
@@ -77,7 +80,13 @@ impl Variant {
         Self::Native,
         Self::Sluice,
         Self::SluiceHeld,
+        Self::SluiceBeside,
     ];
+
+    /// True of a variant that can be measured with these modules.
+    pub fn is_had(self, modules: &Modules) -> bool {
+        self != Self::SluiceBeside || modules.beside.is_some()
+    }
 
     /// True where the module marks every request that it lets go on, for the worker to count.
     pub fn marks_requests(self) -> bool {
@@ -97,6 +106,7 @@ impl Variant {
             Self::SluiceHeld => "sluice_held",
             Self::SluiceManyTenants => "sluice_10000_tenants",
             Self::SluiceUnnamed => "sluice_100000_unnamed",
+            Self::SluiceBeside => "sluice_beside",
         }
     }
 
@@ -113,6 +123,10 @@ impl Variant {
                 let [few, many] = TENANTS;
                 let tenants = if self == Self::SluiceManyTenants { many } else { few };
                 vec![wasm("sluice", &modules.filter, held, &policy(tenants, held).to_string())]
+            }
+            Self::SluiceBeside => {
+                let module = modules.beside.iter();
+                module.map(|module| wasm("sluice", module, false, &policy(TENANTS[0], false).to_string())).collect()
             }
         }
     }
@@ -171,6 +185,8 @@ pub struct Modules {
     pub floor: PathBuf,
     pub naive: PathBuf,
     pub filter: PathBuf,
+    /// The filter of another build.
+    pub beside: Option<PathBuf>,
 }
 
 fn wasm(name: &str, module: &Path, holds_headers: bool, configuration: &str) -> Value {
