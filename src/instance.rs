@@ -189,7 +189,7 @@ impl Instance {
             // Why one VM alone: all see the same views.
             let first = self.vm.borrow().members().iter().map(|member| member.holder.slot).min();
             if slot.is_some() && slot == first {
-                self.notices.look(policy);
+                self.notices.look(policy, now);
             }
         }
         self.listen(root);

@@ -65,6 +65,10 @@ const BUDGET: &str = "sluice_dispatch_budget_allowed";
 const UNSEEN: &str = "sluice_unseen_requests";
 /// One where tenants that are not listed have no limit while others have, else zero.
 const UNLIMITED: &str = "sluice_unlisted_tenants_unlimited";
+/// Prompt tokens that workers have been sent and whose answers have not begun, by pool, where a lane's goal asks for it.
+const PREFILL_TOKENS: &str = "sluice_prefill_tokens";
+/// Prompt tokens that one worker reads in a second, by pool; 0 while that is not known.
+const PREFILL_RATE: &str = "sluice_prefill_tokens_per_second";
 /// Live workers that report no KV blocks, by pool.
 const KV_UNKNOWN: &str = "sluice_kv_unknown_workers";
 /// Requests that another pool has taken, under the pool that refused them and its reason.
@@ -81,6 +85,8 @@ const COUNTED_TOGETHER: &str = "sluice_counted_together_total";
 const IN_FLIGHT: &str = "sluice_in_flight_requests";
 /// Tokens in flight, by pool.
 const TOKENS_IN_FLIGHT: &str = "sluice_in_flight_tokens";
+/// One while no view that is young enough names the pool, else zero.
+const VIEW_MISSING: &str = "sluice_view_missing";
 /// Age of the view, by pool.
 const VIEW_AGE: &str = "sluice_view_age_ms";
 /// Saturation in thousandths, by pool, as the view has it.
@@ -352,12 +358,18 @@ impl Metrics {
                 let held = ledger.held(members);
                 gauge(IN_FLIGHT, held.requests);
                 gauge(TOKENS_IN_FLIGHT, held.tokens.0);
+                if policy.line_up().have_goals() {
+                    gauge(PREFILL_TOKENS, ledger.prompts_being_read(members).0);
+                    gauge(PREFILL_RATE, ledger.tokens_read_in_a_second().unwrap_or(0));
+                }
                 if let Some(view) = &view {
                     let unseen = ledger.unseen(view.credit, members).requests;
                     gauge(UNSEEN, u64::try_from(unseen).unwrap_or(0));
                 }
                 self.record_lanes(policy, (pool, view.as_ref()), (&ledger, members), now);
             }
+            let is_fresh = |view: &ViewSummary| now.since(view.received) <= pool.stale.hold;
+            gauge(VIEW_MISSING, u64::from(!view.as_ref().is_some_and(is_fresh)));
             if let Some(view) = view {
                 gauge(VIEW_AGE, now.since(view.received).0);
                 gauge(KV_UNKNOWN, u64::from(view.kv_unknown));

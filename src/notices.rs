@@ -4,9 +4,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use admission_core::decide::kv_notice;
+use admission_core::control::view_received;
+use admission_core::decide::{kv_notice, view_notice};
 use admission_core::policy::Policy;
 use admission_core::store::Store;
+use admission_core::units::Time;
 use admission_core::view::ViewSummary;
 
 use crate::store::SharedData;
@@ -17,11 +19,16 @@ pub struct Notices(RefCell<BTreeMap<Arc<str>, String>>);
 
 impl Notices {
     /// Logs what has become noteworthy of the pools of a policy since the last look. A pool without a view is left as it was.
-    pub fn look(&self, policy: &Policy) {
+    pub fn look(&self, policy: &Policy, now: Time) {
+        let came = view_received(&SharedData, &policy.keys);
         for pool in policy.pools() {
             let view = SharedData.read(&pool.view_key).0.and_then(|bytes| ViewSummary::decode(&bytes));
-            let Some(view) = view.filter(|view| view.live_workers > 0) else { continue };
-            let notice = kv_notice(pool, &view).unwrap_or_default();
+            let notice = match (view_notice(pool, view.as_ref(), came, now), view.filter(|view| view.live_workers > 0))
+            {
+                (Some(notice), _) => notice,
+                (None, Some(view)) => kv_notice(pool, &view).unwrap_or_default(),
+                (None, None) => continue,
+            };
             let mut last = self.0.borrow_mut();
             if last.get(&pool.view_key).is_none_or(|last| *last != notice) {
                 if !notice.is_empty() {

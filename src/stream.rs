@@ -167,6 +167,10 @@ impl Stream {
         taking.held = 0;
         self.phase = if taking.intake.ended() {
             self.asked = taking.intake.asked();
+            let is_whole = self.asked.as_ref().is_none_or(|asked| !asked.streams || asked.sequences > 1);
+            if let Some(lease) = self.lease {
+                self.instance.vm(|vm| vm.body_sent(&SharedData, lease, is_whole, host::now()));
+            }
             if let (Some(pool), Some(labels)) = (&self.pool, &mut self.admitted_as) {
                 pool.model_label(taking.intake.model()).clone_into(&mut labels.model);
             }

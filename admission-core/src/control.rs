@@ -46,6 +46,13 @@ struct StandingView {
     unknown: Sections,
 }
 
+/// Time at which the last view has come; `None` before the first.
+#[must_use]
+pub fn view_received(store: &impl Store, keys: &Keys) -> Option<Time> {
+    let (standing, _) = store::read::<StandingView>(store, &keys.view()).ok()?;
+    (standing != StandingView::default()).then_some(standing.received)
+}
+
 impl Record for StandingView {
     fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();

@@ -19,6 +19,7 @@ use crate::view::{ViewSummary, Workers};
 mod blocks;
 mod bounds;
 mod line;
+mod prompts;
 mod reserve;
 mod sight;
 mod steering;
@@ -127,6 +128,18 @@ pub struct Known<'a> {
 }
 
 impl Known<'_> {
+    /// Workers that read prompts, as the last view of whatever age has them; 1 without any.
+    #[must_use]
+    pub fn readers(&self) -> u64 {
+        self.view.map_or(1, |view| u64::from(view.live_workers).max(1))
+    }
+
+    /// Proxies that share the pool, as that view has them; at least 1.
+    #[must_use]
+    pub fn proxies(&self) -> u64 {
+        self.view.map_or(1, |view| u64::from(view.other_proxies).saturating_add(1))
+    }
+
     /// Tokens in a KV block: as the engines report, else as the pool is configured.
     #[must_use]
     pub fn block_size(&self, pool: &Pool) -> u32 {
@@ -150,7 +163,7 @@ pub struct Held<'a> {
 /// # Errors
 /// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds
 /// too much, or has others waiting that come first; all workers are busy; the pool is too full for the lane that it counts as, or
-/// that holds what it may; the pool, a class or every free worker holds too much, or what is left is kept for higher lanes; others wait
+/// that holds what it may, or has as many prompts in front of higher lanes; the pool, a class or every free worker holds too much, or what is left is kept for higher lanes; others wait
 /// that come first.
 pub fn decide(
     ask: &Ask,
@@ -201,6 +214,7 @@ fn within_pool(
     scene.some_worker_is_free()?;
     scene.below_ceiling(turn.band)?;
     scene.within_dispatch_budget(turn.band, amount, turn.bytes)?;
+    scene.reads_prompts_in_time(turn.band, ask.prompt)?;
     within_pool_caps(amount, scene)?;
     within_class_caps(rules.classes, held)?;
     let keeps_as = rules.lanes.keeps_as(rules.lane.position, turn.band.position);
@@ -281,17 +295,42 @@ fn has_workers(sight: Sight<'_>, rules: Rules<'_>) -> Result<(), Refusal> {
             let limit = Limit { knob: Arc::clone(&stale.knob), measured: age.0, allowed: stale.hold.0, unit: "ms" };
             refuse(Reason::StaleView, Some(limit), Detail::Fixed("the view is too old"))
         }
-        Sight::Stale(StalePolicy::Reject, None) => {
-            refuse(Reason::StaleView, None, Detail::Fixed("no view has arrived yet"))
-        }
+        Sight::Stale(StalePolicy::Reject, None) => refuse(Reason::StaleView, None, not_named(rules.pool)),
         // Without a number of workers a limit for each of them is no limit at all.
         Sight::Stale(StalePolicy::LocalCaps, last)
             if rules.pool.max_in_flight.is_none() && last.is_none_or(|(view, _)| view.live_workers == 0) =>
         {
-            refuse(Reason::StaleView, None, Detail::Fixed("no worker is known and the pool has no max_in_flight"))
+            let detail = last.map_or_else(
+                || not_named(rules.pool),
+                |_| Detail::Fixed("no worker is known and the pool has no max_in_flight"),
+            );
+            refuse(Reason::StaleView, None, detail)
         }
         Sight::Fresh(_) | Sight::Stale(..) => Ok(()),
     }
+}
+
+/// Detail of the refusal by a pool that no view names.
+fn not_named(pool: &Pool) -> Detail {
+    Detail::Text(format!(
+        "no view names the pool {:?}: none has come yet, or the sidecar's pools[].name is another",
+        pool.name
+    ))
+}
+
+/// Sentence for the log where the last view, which came then, does not name a pool.
+#[must_use]
+pub fn view_notice(pool: &Pool, view: Option<&ViewSummary>, came: Option<Time>, now: Time) -> Option<String> {
+    let hold = pool.stale.hold;
+    let is_fresh = came.is_some_and(|came| now.since(came) <= hold);
+    let is_named = view.is_some_and(|view| now.since(view.received) <= hold);
+    (is_fresh && !is_named).then(|| {
+        format!(
+            "pool {:?}: the sidecar's views do not name it, so nothing is known of its workers: a pool has to have the same name in the \
+             sidecar's configuration",
+            pool.name
+        )
+    })
 }
 
 /// The refusal of a request by its tenant's own caps and budgets.

@@ -77,6 +77,8 @@ struct Step {
     predicted_wait: Option<String>,
     /// Number of a request that ends here, from 1: of those that were admitted or waited, in the order of their coming.
     ends: Option<usize>,
+    /// Numbers of requests in flight whose answers begin here.
+    begins: Vec<usize>,
     /// Tokens that the worker reported for it.
     used: Option<u64>,
     /// Of those, prompt tokens that it had in its cache.
@@ -124,6 +126,10 @@ impl Runner {
     fn step(&mut self, step: &Step) {
         if let Some(at) = &step.at {
             self.now = Time(self.start.0 + millis(at).0);
+        }
+        for number in &step.begins {
+            let Standing::Runs(lease) = self.requests[number - 1] else { panic!("{number} waits") };
+            self.vm.first_token(&self.store, lease, self.now);
         }
         if let Some(number) = step.ends {
             let cached = Tokens(step.cached);

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::decide::{Ask, fits_ever};
-use crate::estimate::{Estimates, Estimator, Inputs};
+use crate::estimate::{Estimates, Estimator};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::policy::{Class, Lane, Policy, Pool};
-use crate::request::{Api, Broken, Changes, Media, Scanner, Slots};
+use crate::request::{Api, Broken, Changes, Scanner, Slots};
 use crate::terms::{Arrival, Terms};
 use crate::units::Tokens;
 
@@ -414,15 +414,7 @@ impl Intake {
         if !self.ended || !self.readable() {
             return None;
         }
-        let facts = self.scanner.facts();
-        Some(Asked {
-            inputs: Inputs::new(&facts.text, facts.messages, facts.tools, self.arrival.api),
-            token_ids: Tokens(facts.token_ids),
-            sequences: facts.sequences_of(self.arrival.api),
-            limit: facts.limit_of(self.arrival.api).map(Tokens),
-            plain: facts.media == Media::default() && !facts.elsewhere,
-            model: facts.model,
-        })
+        Some(Asked::of(self.scanner.facts(), self.arrival.api))
     }
 
     /// The ask of a body that ends here.

@@ -21,6 +21,7 @@ mod last_starts;
 mod line;
 mod pace;
 mod per_vm;
+mod prefill;
 mod queued;
 mod sections;
 mod sub_flows;
@@ -51,6 +52,7 @@ use last_starts::LastStarts;
 use line::Line;
 use pace::Pace;
 use per_vm::PerVm;
+use prefill::Reading;
 use sub_flows::SubFlows;
 use tally::{Marks, Tally};
 use tier_budgets::TierBudgets;
@@ -174,6 +176,7 @@ pub struct Ledger {
     begun_at: PerVm<BegunAt>,
     hold: Hold,
     last_starts: LastStarts,
+    reading: Reading,
     /// Amount that the same tenant holds in another ledger; not part of the record.
     elsewhere: Amount,
     unknown: Sections,

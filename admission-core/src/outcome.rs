@@ -48,6 +48,8 @@ pub enum Reason {
     KvBlocks,
     /// What the lane's dispatch budget lets it hold.
     DispatchBudget,
+    /// Workers have as many prompts to read as a lane of a higher priority has time for.
+    PrefillBacklog,
     /// The rest of the pool is kept for lanes of a higher priority.
     Reserved,
     /// Others wait for the pool that come first.
@@ -85,7 +87,7 @@ pub enum Obstacle {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::UnknownKey,
         Self::UpgradeRefused,
         Self::Malformed,
@@ -104,6 +106,7 @@ impl Reason {
         Self::ClassRequests,
         Self::KvBlocks,
         Self::DispatchBudget,
+        Self::PrefillBacklog,
         Self::Reserved,
         Self::OthersFirst,
         Self::OwnFirst,
@@ -136,6 +139,7 @@ impl Reason {
             Self::ClassRequests => "class_requests",
             Self::KvBlocks => "kv_blocks",
             Self::DispatchBudget => "dispatch_budget",
+            Self::PrefillBacklog => "prefill_backlog",
             Self::Reserved => "reserved",
             Self::OthersFirst => "others_first",
             Self::OwnFirst => "own_first",
@@ -172,7 +176,7 @@ impl Reason {
             Self::TenantRequestRate | Self::TenantTokenRate | Self::PoolRequestRate => 429,
             Self::TenantRequests | Self::TenantTokens => 429,
             Self::Saturated | Self::PoolRequests | Self::ClassRequests | Self::KvBlocks => 429,
-            Self::DispatchBudget | Self::Reserved | Self::OthersFirst | Self::OwnFirst => 429,
+            Self::DispatchBudget | Self::PrefillBacklog | Self::Reserved | Self::OthersFirst | Self::OwnFirst => 429,
             Self::QueueFull | Self::WaitTooLong | Self::QueueTimeout | Self::Evicted => 429,
             Self::NoWorkers | Self::StaleView | Self::AllBusy | Self::Contention => 503,
         }
@@ -185,7 +189,7 @@ impl Reason {
             Self::TenantRequests | Self::TenantTokens | Self::OwnFirst => Obstacle::Tenant,
             Self::TenantRequestRate | Self::TenantTokenRate => Obstacle::Tenant,
             Self::ClassRequests => Obstacle::Class,
-            Self::Saturated | Self::DispatchBudget | Self::Reserved => Obstacle::Lane,
+            Self::Saturated | Self::DispatchBudget | Self::PrefillBacklog | Self::Reserved => Obstacle::Lane,
             Self::AllBusy | Self::PoolRequests | Self::KvBlocks | Self::NoWorkers => Obstacle::Pool,
             Self::PoolRequestRate | Self::StaleView | Self::Contention => Obstacle::Pool,
             Self::OthersFirst => Obstacle::Line,
@@ -313,6 +317,7 @@ impl fmt::Display for Refusal {
             Reason::ClassRequests => "too many requests of this class in flight in this pool",
             Reason::KvBlocks => "too few free KV blocks in this pool",
             Reason::DispatchBudget => "this pool has no capacity to spare for the request's lane",
+            Reason::PrefillBacklog => "this pool has as many prompts to read as higher lanes have time for",
             Reason::Reserved => "what is left of this pool is kept for higher lanes",
             Reason::OthersFirst => "others wait for this pool that come first",
             Reason::OwnFirst => "others of this tenant wait that come first",

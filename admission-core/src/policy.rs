@@ -25,7 +25,7 @@ mod tests;
 use lane::{LaneRule, first_rule};
 use route::RouteRule;
 
-pub use lane::{Aging, BudgetUnit, Ceiling, DispatchBudget, Lane, Lanes, Order, QueueLimits, Reserve};
+pub use lane::{Aging, BudgetUnit, Ceiling, DispatchBudget, Lane, Lanes, Order, PromptsWithin, QueueLimits, Reserve};
 pub use limits::{Cap, Limits};
 pub use pool::{BlockShare, Class, Fallback, Pool, PoolQueue, Stale};
 pub use route::{Place, Route};

@@ -7,13 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::budget::{Budgets, Rates, Spent};
-use crate::decide::{Ask, Line, Rules};
+use crate::decide::{Ask, Rules};
 use crate::directory::{Directory, Held};
 use crate::endpoint::Endpoint;
 use crate::forecast::Promises;
-use crate::gather::gather;
 use crate::keys::Keys;
-use crate::ledger::{Amount, Begun, LaneKey, Ledger, Order, Part, SubFlow, TallyKey};
+use crate::ledger::{Amount, Begun, LaneKey, SubFlow, TallyKey};
 use crate::members::{Holder, Members, Observer};
 use crate::outcome::Refusal;
 use crate::policy::Pool;
@@ -36,6 +35,7 @@ mod learning;
 mod lease;
 mod overdraft;
 mod picture;
+mod prefill;
 mod rates;
 mod room;
 #[cfg(test)]
@@ -207,6 +207,8 @@ pub struct Vm {
     evictions: Vec<LeaseId>,
     /// Pools whose record said, when last read, that this VM is asked to evict.
     asked_in: BTreeSet<Rc<str>>,
+    /// Prompts that count as being read, and when they no longer do whatever has been heard.
+    read_due: Vec<(Time, LeaseId)>,
     learning: Learning,
     /// Requests that were counted in records which their tenants share, since that was last asked.
     counted_together: u64,
@@ -244,6 +246,7 @@ impl Vm {
             evicting: BTreeSet::new(),
             evictions: Vec::new(),
             asked_in: BTreeSet::new(),
+            read_due: Vec::new(),
             learning: Learning::default(),
             counted_together: 0,
         }
@@ -275,6 +278,7 @@ impl Vm {
         for change in std::mem::take(&mut self.pending) {
             self.change(store, change, now);
         }
+        self.count_read(store, now);
         self.publish_the_rest(store);
         self.evict_as_asked(store, now);
         self.share_learned(store);
@@ -368,7 +372,19 @@ impl Vm {
             let (tallies, kind, frees) = (tallies.into_iter().collect(), Kind::Recharge, Frees::Nothing);
             self.change(
                 store,
-                Change { key, holder, lane, amount, tallies, begun, kind, budget: None, frees, evicted: None },
+                Change {
+                    key,
+                    holder,
+                    lane,
+                    amount,
+                    tallies,
+                    begun,
+                    kind,
+                    read: None,
+                    budget: None,
+                    frees,
+                    evicted: None,
+                },
                 now,
             );
         }
@@ -387,26 +403,31 @@ impl Vm {
     }
 
     fn apply(&mut self, store: &impl Store, change: &Change, now: Time) -> Result<(Spent, Spent), StoreError> {
-        let Change { key, holder, lane, amount, tallies, begun, kind, budget, evicted, .. } = change;
+        let Change { key, holder, lane, amount, tallies, begun, kind, read, budget, evicted, .. } = change;
         let members = &self.members;
         let after = update_at(store, key, |ledger| {
-            match kind {
-                Kind::Release(held_for) => ledger.release(members, *holder, *lane, *amount, *held_for),
+            match *kind {
+                Kind::Release(held_for) => ledger.release(members, *holder, *lane, *amount, held_for),
                 Kind::Refund => ledger.refund(members, *holder, *lane, *amount),
                 Kind::Recharge => ledger.charge(members, *holder, *lane, *amount),
                 Kind::Overdraft => ledger.admit(members, *holder, *lane, *amount),
             }
             for (tally, amount) in tallies {
-                match kind {
-                    Kind::Release(_) | Kind::Refund => ledger.untally(members, *holder, *tally, *amount),
-                    Kind::Recharge | Kind::Overdraft => ledger.tally(members, *holder, *tally, *amount),
+                if kind.charges() {
+                    ledger.tally(members, *holder, *tally, *amount);
+                } else {
+                    ledger.untally(members, *holder, *tally, *amount);
                 }
             }
             for begun in begun {
-                match kind {
-                    Kind::Release(_) | Kind::Refund => ledger.unbegin(members, *holder, *begun),
-                    Kind::Recharge | Kind::Overdraft => ledger.begin(members, *holder, *begun),
+                if kind.charges() {
+                    ledger.begin(members, *holder, *begun);
+                } else {
+                    ledger.unbegin(members, *holder, *begun);
                 }
+            }
+            if let Some(read) = read {
+                read.note(ledger);
             }
             if let Some(Settlement { rates, flow, charged, charged_to, right }) = budget {
                 ledger.spend(rates, right.beyond(*charged), now);
@@ -429,31 +450,6 @@ impl Vm {
             self.wake_for(store, change, &ledger, now);
         }
         Ok(spent)
-    }
-
-    /// Wakes the VM of the one waiter that may start with what has been freed; it passes on what it leaves.
-    fn wake_for(&mut self, store: &impl Store, change: &Change, ledger: &Ledger, now: Time) {
-        let (members, key) = (&self.members, &change.key);
-        match &change.frees {
-            Frees::Nothing => {}
-            Frees::Pool(pool, lanes) => {
-                let picture = self.picture(store, pool);
-                let next = Line::of(pool, lanes, picture.known(true), (ledger, members), now).next(None);
-                let is_class = |tally: TallyKey| pool.classes.iter().any(|class| class.key == tally);
-                let frees_a_class = change.tallies.iter().any(|(tally, _)| is_class(*tally));
-                let for_a_class = ledger.waiting_for_a_class(members).filter(|_| frees_a_class);
-                let woken: BTreeSet<Holder> = gather(next.into_iter().chain(for_a_class));
-                self.wakes.extend(woken.into_iter().map(|holder| Wake::start(holder.slot, key)));
-            }
-            Frees::Tenant(lanes) => {
-                let order = Order::of(ledger.blocked(members).map(|(_, first)| first));
-                let tag = |part: Part| ledger.tag_within(part.flow, part.sub);
-                let first = ledger
-                    .blocked(members)
-                    .min_by_key(|(holder, first)| (lanes.level_of(first.band), order.place(first, tag), holder.slot));
-                self.wakes.extend(first.map(|(holder, _)| Wake::start(holder.slot, key)));
-            }
-        }
     }
 }
 

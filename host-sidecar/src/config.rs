@@ -88,6 +88,17 @@ pub enum WhenStale {
     Full,
 }
 
+/// State of a worker that answers with a metrics page which cannot be read, as after an upgrade of its engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenUnreadable {
+    /// Up, with nothing known of its load: the proxies' own caps bound it.
+    #[default]
+    Caps,
+    /// Down, as one that does not answer.
+    Down,
+}
+
 /// How proxies are told. No duration is zero or longer than a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Push {
@@ -133,6 +144,8 @@ pub struct Pool {
     pub busy_hysteresis: f64,
     /// What a worker counts for whose numbers are stale.
     pub when_stale: WhenStale,
+    /// State of a worker whose metrics page cannot be read.
+    pub when_unreadable: WhenUnreadable,
     /// When the pool counts as full.
     pub saturation: SaturationRule,
     /// How its dispatch budget is measured; without it none is told, and the filter takes what saturation leaves of 1.

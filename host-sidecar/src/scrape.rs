@@ -250,7 +250,7 @@ fn ok(status: StatusCode) -> Result<(), ScrapeError> {
 }
 
 /// Every value of the metric label `result`.
-pub const LABELS: [&str; 6] = ["ok", "timeout", "connection", "too_large", "status", "page"];
+pub const LABELS: [&str; 7] = ["ok", "timeout", "connection", "too_large", "status", "server_error", "page"];
 
 fn label(result: &Result<Reading, ScrapeError>) -> &'static str {
     result.as_ref().map_or_else(ScrapeError::label, |_| "ok")
@@ -267,6 +267,8 @@ impl ScrapeError {
             Self::Fetch(FetchError::Timeout) => "timeout",
             Self::Fetch(FetchError::Connection(_)) => "connection",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
+            // Why apart: a proxy before a worker that is gone answers so too.
+            Self::Status(status) if status.is_server_error() => "server_error",
             Self::Status(_) => "status",
             Self::Page(_) => "page",
         }

@@ -29,6 +29,8 @@ pub(super) struct Answer {
     /// Takes out what was asked for on the client's behalf.
     strip: Option<Strip>,
     first_output: Option<Time>,
+    /// True once its output has begun, or what is not read does.
+    has_begun: bool,
     last_byte: Option<Time>,
     /// What the lease holds for the answer, as far as that has been asked.
     reserved: Tokens,
@@ -76,6 +78,9 @@ impl Stream {
         }
         let (kind, encoding) = (headers.text("content-type"), headers.text("content-encoding"));
         let form = Form::of(kind.as_deref(), encoding.as_deref());
+        if let Some(lease) = self.lease.filter(|_| form != Form::Stream) {
+            self.instance.vm(|vm| vm.answers_whole(lease));
+        }
         if self.asked_for_usage && form == Form::Stream {
             // It will be shorter than it says, if it says.
             headers.remove("content-length");
@@ -88,22 +93,35 @@ impl Stream {
     /// A part of the answer has come, behind what the proxy holds of it; `end` with the last. Says whether it goes on.
     pub(super) fn answer_goes_on(&mut self, size: usize, end: bool) -> Action {
         let Some(reader) = self.answer.reader.as_mut().filter(|reader| reader.form() != Form::Encoded) else {
+            // What is not read begins with its first byte.
+            self.first_token();
             return Action::Continue;
         };
         let left = self.answer.strip.as_ref().map_or(0, Strip::left);
         let bytes = host::response_body(left, size.saturating_sub(left));
         reader.feed(&bytes);
-        let (has_output, output) = (reader.has_output(), reader.output());
+        let (has_output, output, form) = (reader.has_output(), reader.output(), reader.form());
         if has_output && self.answer.first_output.is_none() {
             self.answer.first_output = Some(host::now());
+            self.first_token();
         }
-        if output > self.answer.reserved && reader.form() == Form::Stream {
+        if output > self.answer.reserved && form == Form::Stream {
             self.overdraw(output);
         }
         if end && self.answer.first_output.is_some() {
             self.answer.last_byte = Some(host::now());
         }
         self.answer.strip.as_mut().map_or(Action::Continue, |strip| strip.take(&bytes, size, end))
+    }
+
+    /// The answer has begun, so its worker has read the prompt.
+    fn first_token(&mut self) {
+        // Why not an error: its worker has read nothing.
+        if let (None, false, Some(lease)) =
+            (self.failed, std::mem::replace(&mut self.answer.has_begun, true), self.lease)
+        {
+            self.instance.vm(|vm| vm.first_token(&SharedData, lease, host::now()));
+        }
     }
 
     /// The answer's trailers have come, which end its body.

@@ -18,7 +18,7 @@ use crate::histogram::Histogram;
 /// may be shorter than that; without catching up every step would take a millisecond more than its price.
 const CATCH_UP: Duration = Duration::from_millis(10);
 
-/// How much longer a step of a slow engine takes.
+/// Factor by which a step of a slow engine is longer.
 const SLOWNESS: f64 = 10.0;
 
 /// One sequence asked for, in tokens.
@@ -29,7 +29,7 @@ pub(crate) struct Wish {
     pub(crate) ending: Ending,
 }
 
-/// What ends the output of a sequence.
+/// End of the output of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The request's limit, or the room that the model has.
@@ -54,7 +54,7 @@ pub(crate) struct Record {
     pub(crate) prompt_tokens: u64,
     pub(crate) generation_tokens: u64,
     pub(crate) finished: u64,
-    /// Those that the model ended, among the finished.
+    /// Finished sequences that the model ended.
     pub(crate) stopped: u64,
     pub(crate) aborted: u64,
     pub(crate) request_prompt_tokens: Histogram,

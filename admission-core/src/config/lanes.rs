@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgingConfig, DispatchBudgetConfig, Mode, QueueConfig};
+use super::{AgingConfig, DispatchBudgetConfig, Mode, QueueConfig, text};
 use crate::problem::Problem;
 use crate::request::Api;
+use crate::units::Millis;
 
 /// A named priority band.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -33,6 +34,11 @@ pub struct LaneConfig {
     /// What the lane may hold of what its pool has left; without it that is not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch_budget: Option<DispatchBudgetConfig>,
+    /// Time within which the lane's requests are to have their first token, wait and prompt included; more than 0 and at most one hour. Of
+    /// lanes of a lower priority no more prompts are sent to workers at a time than these read in half of it.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text::optional_duration")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<text::Duration>"))]
+    pub ttft_goal: Option<Millis>,
     /// Requests in flight whose answer has not begun may be evicted for one that waits in a higher lane. Needs a queue in one
     /// of those.
     #[serde(default)]

@@ -182,6 +182,7 @@ fn pool_state(ledger: &Ledger, members: &Members, directory: &Directory, seen: S
         "held": amount(ledger.held(members)), "columns": columns, "admitted": ledger.admitted(),
         "waiting": waiting(ledger, members, directory, now),
         "classes": classes, "workers": workers, "ms_between_releases": between_releases, "view": view,
+        "prefill": {"tokens": ledger.prompts_being_read(members), "tokens_per_second": ledger.tokens_read_in_a_second()},
         "line_kept_ms": ledger.line_kept_for(now).0, "budgets": budgets(ledger, now),
     })
 }

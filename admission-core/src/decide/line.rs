@@ -111,6 +111,12 @@ impl Near {
 }
 
 impl<'a> Line<'a> {
+    /// True where no limit of the lane that a waiter counts as keeps it, and all like it, from starting.
+    #[must_use]
+    pub fn is_open_for(&self, head: &Head) -> bool {
+        self.scene.is_open_for(head)
+    }
+
     /// The line as a record shows it.
     #[must_use]
     pub fn of(

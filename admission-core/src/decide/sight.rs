@@ -10,7 +10,7 @@ use crate::ledger::{Amount, Head, Ledger, Unseen};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal};
 use crate::policy::{BudgetUnit, Cap, DispatchBudget, Lane, Lanes, Pool};
-use crate::units::{Millis, Time};
+use crate::units::{Millis, Time, Tokens};
 use crate::view::{Freshness, ViewSummary, Workers};
 
 /// All of a saturation, a budget or a share.
@@ -52,6 +52,10 @@ pub(super) struct Scene<'a> {
     pub(super) workers: Option<&'a Workers>,
     /// The request is one that can be.
     pub(super) can_be_steered: bool,
+    /// Workers that read prompts, at least 1.
+    pub(super) readers: u64,
+    /// Proxies that share the pool, at least 1.
+    pub(super) proxies: u64,
     pub(super) ledger: &'a Ledger,
     pub(super) members: &'a Members,
     pub(super) now: Time,
@@ -68,7 +72,20 @@ impl<'a> Scene<'a> {
     ) -> Self {
         let sight = Sight::of(known.view, pool, now);
         let Known { workers, can_be_steered, .. } = known;
-        Self { pool, lanes, sight, workers, can_be_steered, ledger, members, now, steering: OnceCell::new() }
+        let (readers, proxies) = (known.readers(), known.proxies());
+        Self {
+            pool,
+            lanes,
+            sight,
+            workers,
+            can_be_steered,
+            readers,
+            proxies,
+            ledger,
+            members,
+            now,
+            steering: OnceCell::new(),
+        }
     }
 
     /// The caps on requests in flight that hold now, and what they count.
@@ -115,6 +132,8 @@ impl<'a> Scene<'a> {
         let amount = Amount { requests: 1, tokens: head.tokens, ..Amount::default() };
         self.below_ceiling(lane).is_ok()
             && self.within_dispatch_budget(lane, amount, head.bytes).is_ok()
+            // Why without its own prompt: those behind it are not to pass it for being shorter.
+            && self.reads_prompts_in_time(lane, Tokens(0)).is_ok()
             && self.leaves_reserved(self.keeps_as(head)).is_ok()
     }
 

@@ -1,6 +1,7 @@
 //! Requests as answers are held against them.
 
 use crate::estimate::Inputs;
+use crate::request::{Api, Facts, Media};
 use crate::units::Tokens;
 
 /// The facts of a request, whose body was read to its end, that its answer is compared with.
@@ -18,9 +19,24 @@ pub struct Asked {
     pub limit: Option<Tokens>,
     /// Nothing but text and token ids went into its prompt.
     pub plain: bool,
+    /// True where it asks for its answer in a stream.
+    pub streams: bool,
 }
 
 impl Asked {
+    /// The facts of a body that was read.
+    pub(super) fn of(facts: Facts, api: Api) -> Self {
+        Self {
+            inputs: Inputs::new(&facts.text, facts.messages, facts.tools, api),
+            token_ids: Tokens(facts.token_ids),
+            sequences: facts.sequences_of(api),
+            limit: facts.limit_of(api).map(Tokens),
+            plain: facts.media == Media::default() && !facts.elsewhere,
+            streams: facts.stream == Some(true),
+            model: facts.model,
+        }
+    }
+
     /// Tokens of its text, as a report of the whole prompt says.
     #[must_use]
     pub fn prompt_seen(&self, reported: Tokens) -> Option<Tokens> {

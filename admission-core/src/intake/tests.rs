@@ -1,4 +1,5 @@
 use super::*;
+use crate::estimate::Inputs;
 use crate::estimate::Unlearned;
 use crate::policy::{Plugin, Route};
 use crate::units::Tokens;
@@ -418,6 +419,7 @@ fn usage_is_asked_for_where_a_caller_streams_and_does_not_ask_itself() {
 #[test]
 fn what_a_limit_cut_short_says_nothing_of_answers_unless_it_is_longer_than_expected() {
     let asked = |limit: Option<u64>| Asked {
+        streams: true,
         model: None,
         inputs: Inputs::default(),
         token_ids: Tokens(4),

@@ -7,6 +7,7 @@ use super::fair::Tags;
 use super::hold::Hold;
 use super::last_starts::LastStarts;
 use super::per_vm::{PerVm, Row};
+use super::prefill::Reading;
 use super::sub_flows::SubFlows;
 use super::tally::Marks;
 use super::tier_budgets::TierBudgets;
@@ -52,6 +53,7 @@ const SECTION_KEPT: u8 = 34;
 const SECTION_CHARGED_UNDER: u8 = 35;
 const SECTION_QUEUED: u8 = 36;
 const SECTION_RATED: u8 = 37;
+const SECTION_READING: u8 = 38;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -114,6 +116,9 @@ impl Record for Ledger {
         writer.section(SECTION_CHARGED_UNDER, |out| self.charged_under.write(out));
         writer.section(SECTION_QUEUED, |out| self.queued.write(out));
         writer.section(SECTION_RATED, |out| self.line.rated.write(out));
+        if self.reading != Reading::default() {
+            writer.section(SECTION_READING, |out| self.reading.write(out));
+        }
         writer.finish(&self.unknown)
     }
 
@@ -156,6 +161,7 @@ impl Record for Ledger {
                 SECTION_CHARGED_UNDER => record.charged_under = ChargedUnder::read(&mut reader)?,
                 SECTION_QUEUED => record.queued = PerVm::read(&mut reader)?,
                 SECTION_RATED => record.line.rated = PerVm::read(&mut reader)?,
+                SECTION_READING => record.reading = Reading::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}
                 _ => return Some(false),

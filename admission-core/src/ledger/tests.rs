@@ -249,6 +249,7 @@ fn full_ledger() -> Ledger {
     );
     ledger.publish_blocked(&members, b, Some(Blocked { band: LaneKey(9), urgency: 6, part: None }));
     let queued = |tokens| Queued { lane: LANE, cost: Cost { requests: 2, tokens: Tokens(tokens) } };
+    ledger.note_prompt_read(Tokens(2_000), Millis(120));
     ledger.publish_queued(&members, a, &[queued(700), Queued { lane: LaneKey(9), ..queued(900) }]);
     let head = Head {
         band: LANE,

@@ -28,14 +28,25 @@ pub struct Lane {
     pub ceiling: Option<Ceiling>,
     /// Part of each pool that is kept for it.
     pub reserve: Option<Reserve>,
-    /// How its waiters climb.
+    /// Climb of its waiters.
     pub aging: Option<Aging>,
     /// What it may hold of what its pool has left.
     pub dispatch_budget: Option<DispatchBudget>,
     /// Where its requests wait; without it none does.
     pub queue: Option<QueueLimits>,
-    /// Its requests may be evicted while their answer has not begun.
+    /// True where its requests may be evicted while their answer has not begun.
     pub preemptible: bool,
+    /// Time that the prompts in front of its own may take, itself included, by the goals of the lanes of a higher priority.
+    pub prompts: Option<PromptsWithin>,
+}
+
+/// The longest that workers may take to read the prompts they have been sent, and its place in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptsWithin {
+    /// Half of the smallest goal: the other half is for the wait, the prompt and the step of the request that has the goal.
+    pub time: Millis,
+    /// Place in the configuration, such as `lanes[interactive].ttft_goal`.
+    pub knob: Arc<str>,
 }
 
 /// A highest saturation, and its place in the configuration.
@@ -193,6 +204,12 @@ impl Lanes {
     #[must_use]
     pub fn of_unknown_objectives(&self) -> Option<usize> {
         self.iter().position(|lane| lane.priority <= 0)
+    }
+
+    /// True where some lane's goal for first tokens binds others.
+    #[must_use]
+    pub fn have_goals(&self) -> bool {
+        self.iter().any(|lane| lane.prompts.is_some())
     }
 
     /// Of requests that nothing gives another one.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::claim::{Claim, Denied, Granted, Rest, Starts, contention};
 use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
+use super::prefill::Reading;
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
 use crate::budget::{Budgets, Rates, Spent};
@@ -20,7 +21,7 @@ use crate::usage::Served;
 use crate::view::WorkerKey;
 
 /// A part so small of what a lease holds is not worth two updates of shared records before its end.
-const LITTLE: u64 = 8;
+pub(super) const LITTLE: u64 = 8;
 
 impl Vm {
     /// The standings of a tenant's budgets; none where its record cannot be read.
@@ -69,7 +70,8 @@ impl Vm {
         let evictable = lease.preemptible.then(|| self.evictable_with(&lease));
         let starts = Starts::Request { evictable: evictable.as_deref(), has_climbed_far: turn.has_climbed_far };
         match lease.claim(rest).charge(store, (&self.members, holder), seen, &starts, judge, now) {
-            Ok(Granted { spent, endpoint, since }) => {
+            Ok(Granted { spent, endpoint, since, prompts }) => {
+                lease.reading = lease.reading.map(|reading| reading.behind(prompts, known.readers()));
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
                 lease.since = since;
                 lease.charged_to = spent;
@@ -112,6 +114,7 @@ impl Vm {
                 cost: cost.beyond(lease.cost),
                 classes: joined.iter().map(|class| class.key).collect(),
                 bytes: 0,
+                reading: None,
                 ..lease.clone()
             };
             spent = Some(self.grow(store, &more, after, Rules { classes: &joined, ..rules }, now)?);
@@ -120,6 +123,7 @@ impl Vm {
         // One that is overdrawn holds more than it was charged for.
         let overdrawn = before.tokens != lease.cost.tokens;
         let spare = before.tokens.0.saturating_sub(after.tokens.0);
+        self.correct_prompt(store, id, ask.prompt, now);
         if !grows && !overdrawn && left.is_empty() && spare <= before.tokens.0 / LITTLE {
             if let Some(lease) = self.leases.get_mut(&id) {
                 (lease.prompt, lease.output) = (ask.prompt, ask.output);
@@ -128,7 +132,7 @@ impl Vm {
         }
         let settles = !grows && cost != lease.cost;
         if after.tokens < before.tokens || !left.is_empty() || settles {
-            let less = Lease { amount: before.minus(after), classes: left, bytes: 0, ..lease.clone() };
+            let less = Lease { amount: before.minus(after), classes: left, bytes: 0, reading: None, ..lease.clone() };
             // What growing has charged is paid already; only what was charged too much comes back.
             let tokens = if grows { cost.tokens.min(lease.cost.tokens) } else { cost.tokens };
             let right = Cost { tokens, ..lease.cost };
@@ -180,14 +184,16 @@ impl Vm {
                 Some(Settlement { rates: tenant_rates, flow, charged: cost, charged_to, right: Cost::default() });
             let (kind, frees) = (Kind::Refund, Frees::Tenant(lanes));
             let (tallies, begun) = (Vec::new(), Vec::new());
-            let change = Change { key, holder, lane, amount, tallies, begun, kind, budget, frees, evicted: None };
+            let read = None;
+            let change = Change { key, holder, lane, amount, tallies, begun, kind, read, budget, frees, evicted: None };
             self.change(store, change, now);
         }
     }
 
     /// Gives back what a lease holds and settles its budgets, once; a second call does nothing.
     pub fn release(&mut self, store: &impl Store, id: LeaseId, usage: Usage, now: Time) {
-        let Some(lease) = self.leases.remove(&id) else { return };
+        let Some(mut lease) = self.leases.remove(&id) else { return };
+        lease.forget_what_teaches_nothing(usage);
         let cost = match usage {
             Usage::AsEstimated => lease.cost_of(&Served::default()),
             Usage::Served(served) => lease.cost_of(&served),
@@ -224,6 +230,7 @@ impl Vm {
         let id = LeaseId(self.next_lease);
         self.next_lease = self.next_lease.wrapping_add(1);
         self.note_evictable(&lease, id);
+        self.read_due.extend(lease.reading.map(|reading| (reading.due, id)));
         self.leases.insert(id, lease);
         id
     }
@@ -243,7 +250,8 @@ impl Vm {
             let (rates, charged, right) = (Arc::clone(rates), lease.cost, cost);
             let budget = Some(Settlement { rates, flow, charged, charged_to, right });
             let (tallies, begun) = (lease.tallied_in(key).collect(), lease.begun_in(key).into_iter().collect());
-            Change { key: Rc::clone(key), holder, lane, amount, tallies, begun, kind, budget, frees, evicted }
+            let read = lease.read_in(key, kind);
+            Change { key: Rc::clone(key), holder, lane, amount, tallies, begun, kind, read, budget, frees, evicted }
         };
         let for_pool = Frees::Pool(Arc::clone(&lease.pool), Arc::clone(&lease.lanes));
         let for_tenant = Frees::Tenant(Arc::clone(&lease.lanes));
@@ -278,6 +286,8 @@ fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> L
         worker: None,
         since: 0,
         bytes: counted_bytes(rules.lane, bytes),
+        reading: rules.lanes.have_goals().then(|| Reading::of(ask.prompt, rules.lane, now)).flatten(),
+        sample: None,
         // Why not one that has climbed: it would come back, age and be evicted again for as long as higher lanes flood.
         preemptible: rules.lane.preemptible && band.level >= rules.lane.level,
         sub,

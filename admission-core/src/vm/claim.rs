@@ -54,6 +54,8 @@ pub(super) struct Granted {
     pub(super) endpoint: Option<Endpoint>,
     /// The count of the last answer to a view.
     pub(super) since: u64,
+    /// Prompt tokens that the pool's workers were reading already, and those that they had ever read.
+    pub(super) prompts: (Tokens, u64),
 }
 
 /// A claim that was not granted.
@@ -115,6 +117,7 @@ impl Claim<'_> {
             pool_now.admit(members, holder, *lane, *amount);
             pool_now.spend(pool_rates, *cost, spent_at);
             pool_now.note_rates(pool_rates);
+            let prompts = self.lease.reading.map(|_| (pool_now.prompts_being_read(members), pool_now.prompts_read()));
             let begun = self.lease.begun(*amount, self.lease.bytes);
             let begun = match starts {
                 Starts::Request { .. } => {
@@ -138,10 +141,15 @@ impl Claim<'_> {
                     pool_now.publish_evictable(members, holder, evictable);
                 }
             }
-            Ok((endpoint, begun.since, pool_now.spent(pool_rates)))
+            Ok(Granted {
+                spent: [spent, pool_now.spent(pool_rates)],
+                endpoint,
+                since: begun.since,
+                prompts: prompts.unwrap_or_default(),
+            })
         });
         match charged {
-            Ok(Ok((endpoint, since, of_pool))) => Ok(Granted { spent: [spent, of_pool], endpoint, since }),
+            Ok(Ok(granted)) => Ok(granted),
             Ok(Err(refusal)) => Err(Denied { refusal: Box::new(refusal), tenant_charged: true }),
             Err(error) => Err(denied(&error)),
         }

@@ -104,6 +104,7 @@ impl Vm {
     pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
         let mut progress = Progress::default();
         self.passed_on = 0;
+        self.count_read(store, now);
         let aside = self.next_tenants_aside(now);
         self.name_firsts_again(store, &aside);
         let back = self.ask_tenants(store, &aside, now);
@@ -257,6 +258,12 @@ impl Vm {
                 queue.step_aside(ticket, Aside::Class);
                 Go::On
             }
+            // Why it keeps the line: shorter prompts of the lanes below would fill what it waits for, again and again.
+            Obstacle::Lane
+                if refusal.reason == Reason::PrefillBacklog && self.is_open(store, key, queue, ticket, now) =>
+            {
+                Go::Stop
+            }
             Obstacle::Lane => {
                 round.closed.insert(waiting.band_lane().key);
                 Go::On
@@ -298,6 +305,15 @@ impl Vm {
         let line = Line::of(pool, lanes, picture.known(true), (seen, &self.members), now);
         let first = candidates.iter().min_by_key(|candidate| line.rank(&candidate.head))?;
         Some((first.ticket, queue.get(first.ticket)?.clone()))
+    }
+
+    /// True where no limit of the lane that a waiter counts as keeps all of that lane back.
+    fn is_open(&self, store: &impl Store, key: &str, queue: &Queue, ticket: Ticket, now: Time) -> bool {
+        let Some(Waiter { pool, lanes, .. }) = queue.get(ticket).map(|waiting| &waiting.waiter) else { return false };
+        let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return false };
+        let picture = self.picture(store, pool);
+        let line = Line::of(pool, lanes, picture.known(true), (&seen, &self.members), now);
+        queue.candidates().any(|candidate| candidate.ticket == ticket && line.is_open_for(&candidate.head))
     }
 
     /// Puts those that have climbed above the default lane where they count by the pool's last starts.

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::claim::{Claim, Rest};
+use super::prefill::{Read, Reading};
 use crate::budget::{Rates, Spent};
 use crate::decide::MOST_TOKENS;
 use crate::ledger::{Amount, Begun, Cost, Evictable, Flow, FlowKey, LaneKey, Ledger, SubFlow, TallyKey};
@@ -40,7 +41,11 @@ pub(super) struct Lease {
     pub(super) since: u64,
     /// Of its body; 0 where its lane does not count them.
     pub(super) bytes: u64,
-    /// It may be evicted until its answer begins.
+    /// Prompt, until its answer begins; `None` where no lane's goal asks for it.
+    pub(super) reading: Option<Reading>,
+    /// Time that its prompt was read in, and tokens that its worker has read in it, once its answer has begun.
+    pub(super) sample: Option<(Tokens, Millis)>,
+    /// True until its answer begins, where it may be evicted.
     pub(super) preemptible: bool,
     /// Part of its tenant's requests that it is charged to, where a header names one.
     pub(super) sub: Option<SubFlow>,
@@ -100,7 +105,8 @@ impl Lease {
         let bytes = (self.bytes > 0).then(|| (TallyKey::bytes_of(self.lane), self.bytes));
         // Why not always: what a lease needs more or less is no further request at its worker.
         let worker = self.worker.filter(|_| self.amount.requests > 0);
-        self.classes.iter().copied().chain(worker).map(|key| (key, 1)).chain(bytes)
+        let prompt = self.reading.iter().flat_map(Reading::tallies);
+        self.classes.iter().copied().chain(worker).map(|key| (key, 1)).chain(bytes).chain(prompt)
     }
 }
 
@@ -122,6 +128,8 @@ pub(super) struct Change {
     /// Blocks by when their leases began; of a pool.
     pub(super) begun: Vec<Begun>,
     pub(super) kind: Kind,
+    /// Prompt of a pool's record that has been read.
+    pub(super) read: Option<Read>,
     pub(super) budget: Option<Settlement>,
     /// Who may have waited for what it gives back.
     pub(super) frees: Frees,
@@ -192,4 +200,11 @@ pub(super) enum Kind {
     Recharge,
     /// Its answer is longer than was thought.
     Overdraft,
+}
+
+impl Kind {
+    /// True for a change that adds to a record.
+    pub(super) const fn charges(self) -> bool {
+        matches!(self, Self::Recharge | Self::Overdraft)
+    }
 }

@@ -47,7 +47,7 @@ impl Vm {
             let (key, tallies, kind, frees) = (Rc::clone(key), Vec::new(), Kind::Overdraft, Frees::Nothing);
             let begun = begun.into_iter().collect();
             // Budgets are settled at the end.
-            Change { key, holder, lane, amount, tallies, begun, kind, budget: None, frees, evicted: None }
+            Change { key, holder, lane, amount, tallies, begun, kind, read: None, budget: None, frees, evicted: None }
         };
         let (of_tenant, of_pool) =
             (change(&lease.tenant_key, None), change(&lease.pool_key, Some(lease.begun(amount, 0))));

@@ -1,6 +1,7 @@
 use std::cell::RefCell;
 
 use super::*;
+use crate::ledger::Ledger;
 use crate::members::DEAD_AFTER_TICKS;
 use crate::outcome::Reason;
 use crate::policy::{Plugin, Policy};

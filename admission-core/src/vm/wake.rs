@@ -3,7 +3,17 @@
 //! A message says only where to look; what is true stands in the records. So one that is lost, late, double or comes to
 //! the wrong VM does no harm: it is polled for what it would have said.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
+
+use super::Vm;
+use super::lease::{Change, Frees};
+use crate::decide::Line;
+use crate::gather::gather;
+use crate::ledger::{Ledger, Order, Part, TallyKey};
+use crate::members::Holder;
+use crate::store::Store;
+use crate::units::Time;
 
 const START: u8 = b's';
 const EVICT: u8 = b'e';
@@ -65,6 +75,33 @@ impl Note {
             EVICT => Some(Self::Evict(key)),
             GIVE_WAY => Some(Self::GiveWay(key)),
             _ => None,
+        }
+    }
+}
+
+impl Vm {
+    /// Wakes the VM of the one waiter that may start with what has been freed; it passes on what it leaves.
+    pub(super) fn wake_for(&mut self, store: &impl Store, change: &Change, ledger: &Ledger, now: Time) {
+        let (members, key) = (&self.members, &change.key);
+        match &change.frees {
+            Frees::Nothing => {}
+            Frees::Pool(pool, lanes) => {
+                let picture = self.picture(store, pool);
+                let next = Line::of(pool, lanes, picture.known(true), (ledger, members), now).next(None);
+                let is_class = |tally: TallyKey| pool.classes.iter().any(|class| class.key == tally);
+                let frees_a_class = change.tallies.iter().any(|(tally, _)| is_class(*tally));
+                let for_a_class = ledger.waiting_for_a_class(members).filter(|_| frees_a_class);
+                let woken: BTreeSet<Holder> = gather(next.into_iter().chain(for_a_class));
+                self.wakes.extend(woken.into_iter().map(|holder| Wake::start(holder.slot, key)));
+            }
+            Frees::Tenant(lanes) => {
+                let order = Order::of(ledger.blocked(members).map(|(_, first)| first));
+                let tag = |part: Part| ledger.tag_within(part.flow, part.sub);
+                let first = ledger
+                    .blocked(members)
+                    .min_by_key(|(holder, first)| (lanes.level_of(first.band), order.place(first, tag), holder.slot));
+                self.wakes.extend(first.map(|(holder, _)| Wake::start(holder.slot, key)));
+            }
         }
     }
 }

@@ -105,6 +105,9 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     ledger.tally(members, holder, TallyKey(1), u64::MAX);
     assert_eq!(ledger.tallied(TallyKey(1), members), u64::MAX);
     ledger.untally(members, holder, TallyKey(1), 1);
+    ledger.note_prompt_read(Tokens(u64::MAX), Millis(u64::MAX));
+    ledger.note_prompt_read(Tokens(1), Millis(0));
+    let _ = (ledger.time_to_read(Tokens(u64::MAX)), ledger.tokens_read_in_a_second());
     ledger.mark(WorkerKey(1), (1, 1), NOW);
     assert!(ledger.marked((1, 1), NOW).any(|worker| worker == WorkerKey(1)));
     let key = FlowKey(1);

@@ -57,6 +57,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
     policy::shadowed_routes(config, &written.path, notes);
     policy::routes_that_refuse(config, &written.path, notes);
     lanes::aging(config, &written.path, notes);
+    lanes::goals(config, &written.path, notes);
     lanes::fallbacks(config, &written.path, notes);
     reserves::reserves(config, written, notes);
     policy::tenants(config, &written.path, notes);

@@ -283,6 +283,7 @@ fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<P
         }
         let busy_hysteresis = hysteresis(errors, &join(&path, "busy_hysteresis"), raw.busy_hysteresis);
         let when_stale = errors.take(&join(&path, "when_stale"), raw.when_stale).unwrap_or_default();
+        let when_unreadable = errors.take(&join(&path, "when_unreadable"), raw.when_unreadable).unwrap_or_default();
         let saturation = saturation::saturation(errors, &join(&path, "saturation"), raw.saturation);
         let dispatch_budget = saturation::dispatch_budget(errors, &join(&path, "dispatch_budget"), raw.dispatch_budget);
         let max_num_batched_tokens = errors.take(&join(&path, "max_num_batched_tokens"), raw.max_num_batched_tokens);
@@ -302,6 +303,7 @@ fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<P
             busy,
             busy_hysteresis,
             when_stale,
+            when_unreadable,
             saturation,
             dispatch_budget,
             max_num_batched_tokens,

@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_norway::Value;
 
-use super::WhenStale;
 use super::discover::{RawSource, Role};
 use super::saturation::{RawDispatchBudget, RawSaturation};
 use super::tls::RawTls;
+use super::{WhenStale, WhenUnreadable};
 use super::{engine, hardware};
 
 /// Keys that mean nothing.
@@ -98,6 +98,7 @@ pub struct Pool {
     pub busy: Option<Part<BusyThresholds>>,
     pub busy_hysteresis: Option<Part<f64>>,
     pub when_stale: Option<Part<WhenStale>>,
+    pub when_unreadable: Option<Part<WhenUnreadable>>,
     pub saturation: Option<Part<RawSaturation>>,
     pub dispatch_budget: Option<Part<RawDispatchBudget>>,
     pub max_num_batched_tokens: Option<Part<u64>>,

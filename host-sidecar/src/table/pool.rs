@@ -11,7 +11,7 @@ use admission_core::view::{Credit, PoolReport, Role, WorkerState};
 
 use super::worker::{BusyRule, Sample, Worker};
 use super::{Cause, Others, PoolNow, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId};
-use crate::config::{self, Patience, WhenStale};
+use crate::config::{self, Patience, WhenStale, WhenUnreadable};
 use crate::discovery::{Found, Member};
 use crate::reading::Reading;
 use crate::thresholds::ModelThresholds;
@@ -29,6 +29,7 @@ pub struct Pool {
     configured_busy: BusyThresholds,
     hysteresis: f64,
     when_stale: WhenStale,
+    when_unreadable: WhenUnreadable,
     saturation: SaturationRule,
     budget: Option<BudgetRule>,
     max_num_batched_tokens: Option<u64>,
@@ -51,6 +52,7 @@ impl Pool {
             configured_busy: config.busy,
             hysteresis: 0.0,
             when_stale: WhenStale::default(),
+            when_unreadable: WhenUnreadable::default(),
             saturation: SaturationRule::default(),
             budget: None,
             max_num_batched_tokens: None,
@@ -71,6 +73,7 @@ impl Pool {
         self.model.clone_from(&config.model);
         self.hysteresis = config.busy_hysteresis;
         self.when_stale = config.when_stale;
+        self.when_unreadable = config.when_unreadable;
         self.saturation = config.saturation;
         self.budget = config.dispatch_budget.as_ref().map(|budget| budget.rule.clone());
         if config.dispatch_budget.as_ref().is_none_or(|budget| budget.prometheus.is_none()) {
@@ -197,8 +200,8 @@ impl Pool {
     }
 
     fn busy_rule(&self) -> BusyRule {
-        let Self { busy: thresholds, saturation, hysteresis, max_num_batched_tokens, .. } = *self;
-        BusyRule { thresholds, saturation, hysteresis, max_num_batched_tokens }
+        let Self { busy: thresholds, saturation, hysteresis, max_num_batched_tokens, when_unreadable, .. } = *self;
+        BusyRule { thresholds, saturation, hysteresis, max_num_batched_tokens, when_unreadable }
     }
 
     /// Forgets what one proxy was credited with in the samples.
@@ -262,7 +265,9 @@ impl Pool {
     fn fullness(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> (Option<f64>, Option<f64>) {
         let samples = self.samples(queued);
         let budget = self.budget.as_ref().map(|rule| rule.budget(self.loads(now, patience), &samples));
-        (Some(saturation(self.fullnesses(now, patience))), budget)
+        // Why not full: workers of which nothing can be read are bounded by the proxies' caps.
+        let is_blind = self.live(now, patience).next().is_some() && self.fullnesses(now, patience).next().is_none();
+        ((!is_blind).then(|| saturation(self.fullnesses(now, patience))), budget)
     }
 
     /// Every worker that has been tried, whether it is to be given nothing, and whether its numbers are believed.
@@ -301,8 +306,10 @@ impl Pool {
     /// Of every worker whether it is to be given nothing: busy by the rule, stale where that counts as full, or beyond its
     /// headroom while in each stage another worker of the pool would take something.
     fn spared(&self, now: Duration, patience: &Patience) -> Vec<bool> {
-        let is_full = |worker: &Worker| worker.busy || !self.believes(worker, now, patience);
-        let spared: Vec<_> = self.workers.values().map(|worker| is_full(worker) || worker.crowded).collect();
+        let is_full =
+            |worker: &Worker| !worker.is_blind(now, patience) && (worker.busy || !self.believes(worker, now, patience));
+        let is_spared = |worker: &Worker| is_full(worker) || worker.crowded && !worker.is_blind(now, patience);
+        let spared: Vec<_> = self.workers.values().map(is_spared).collect();
         let is_left = |stage: fn(Role) -> bool| {
             let workers = || {
                 let all = self.workers.values().zip(&spared);
@@ -330,15 +337,17 @@ impl Pool {
             .map(move |worker| (worker.member.role, worker.load(self.believes(worker, now, patience))))
     }
 
-    /// How full live workers are, as far as they are believed.
+    /// How full live workers are whose pages can be read, as far as they are believed.
     fn fullnesses(&self, now: Duration, patience: &Patience) -> impl Iterator<Item = (Role, Fullness)> {
         let of = move |worker: &Worker| worker.fullness(&self.saturation, self.believes(worker, now, patience));
-        self.live(now, patience).map(move |worker| (worker.member.role, of(worker)))
+        let live = self.live(now, patience).filter(move |worker| !worker.is_blind(now, patience));
+        live.map(move |worker| (worker.member.role, of(worker)))
     }
 
     /// Whether the last numbers of a worker are to be measured by.
     fn believes(&self, worker: &Worker, now: Duration, patience: &Patience) -> bool {
-        self.when_stale == WhenStale::Hold || !worker.is_stale(now, patience)
+        let is_held = self.when_stale == WhenStale::Hold || !worker.is_stale(now, patience);
+        is_held && !worker.is_blind(now, patience)
     }
 
     /// Workers that can be given work.

@@ -13,6 +13,7 @@ use crate::told::Told;
 mod budgets;
 mod credits;
 mod thresholds;
+mod unreadable;
 
 const DOWN_AFTER: Duration = ms(2_000);
 const CONFIG: &str = r#"
@@ -90,7 +91,11 @@ impl Setting {
     }
 
     fn fail(&mut self, address: &str, at: Duration) {
-        self.table.end_scrape(self.begin(address, at), Err("timeout"), at);
+        self.fail_by("timeout", address, at);
+    }
+
+    fn fail_by(&mut self, cause: Cause, address: &str, at: Duration) {
+        self.table.end_scrape(self.begin(address, at), Err(cause), at);
     }
 
     fn settle(&mut self) {

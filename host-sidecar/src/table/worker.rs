@@ -7,7 +7,7 @@ use admission_core::saturation::{BusyThresholds, Fullness, Latch, SaturationRule
 use admission_core::view::{Credit, KvBlocks, RankReport, Role, WorkerReport, WorkerState};
 
 use super::{Credits, ProxyId, Revision, Target, WorkerRow};
-use crate::config::Patience;
+use crate::config::{Patience, WhenUnreadable};
 use crate::discovery::{Condition, Member};
 use crate::engines::sheet::Load;
 use crate::reading::{Gpu, Limits, Reading};
@@ -34,6 +34,8 @@ pub struct Worker {
     pub source: String,
     /// When a scrape last ended, well or badly.
     tried_at: Option<Duration>,
+    /// Begin of the last scrape that the worker has answered with a page which cannot be read, where that counts as being up.
+    unread_at: Option<Duration>,
     pub sample: Option<Sample>,
     /// Why the last scrape gave nothing; `None` when it did.
     pub cause: Option<Cause>,
@@ -55,8 +57,13 @@ pub struct Worker {
     noted: Seen,
 }
 
-/// What it is, and whether it is busy, crowded and stale.
-type Seen = (WorkerState, bool, bool, bool);
+/// State of a worker, and whether it is busy, crowded, stale and blind.
+type Seen = (WorkerState, bool, bool, bool, bool);
+
+/// True of a cause for which a worker has answered all the same.
+fn is_page(cause: Cause) -> bool {
+    matches!(cause, "page" | "status" | "too_large")
+}
 
 /// What a page said.
 #[derive(Debug)]
@@ -75,6 +82,8 @@ pub struct BusyRule {
     pub hysteresis: f64,
     /// Where the engine does not tell it.
     pub max_num_batched_tokens: Option<u64>,
+    /// State of a worker whose page cannot be read.
+    pub when_unreadable: WhenUnreadable,
 }
 
 impl Worker {
@@ -84,6 +93,7 @@ impl Worker {
             member,
             source,
             tried_at: None,
+            unread_at: None,
             sample: None,
             cause: None,
             busy: false,
@@ -94,7 +104,7 @@ impl Worker {
             exported_gpus: Vec::new(),
             latch: Latch::default(),
             blocks_until_busy: None,
-            noted: (WorkerState::Down, false, false, false),
+            noted: (WorkerState::Down, false, false, false, false),
         }
     }
 
@@ -115,12 +125,22 @@ impl Worker {
     }
 
     pub fn state(&self, now: Duration, patience: &Patience) -> WorkerState {
-        let answers = self.age(now, patience).is_some_and(|age| age < patience.down_after);
+        let answers = self.can_be_read(now, patience) || self.is_blind(now, patience);
         match (answers, self.member.condition) {
             (false, _) | (_, Condition::NotReady) => WorkerState::Down,
             (true, Condition::Draining) => WorkerState::Draining,
             (true, Condition::Ready) => WorkerState::Up,
         }
+    }
+
+    fn can_be_read(&self, now: Duration, patience: &Patience) -> bool {
+        self.age(now, patience).is_some_and(|age| age < patience.down_after)
+    }
+
+    /// True for a worker that answers, and whose page has shown nothing for so long that it would count as down.
+    pub fn is_blind(&self, now: Duration, patience: &Patience) -> bool {
+        let answers = |age: Duration| age < patience.down_after;
+        !self.can_be_read(now, patience) && self.since(self.unread_at, now, patience).is_some_and(answers)
     }
 
     /// A scrape has ended.
@@ -130,8 +150,12 @@ impl Worker {
 
     /// Age of the last sample, as far as somebody has looked since.
     fn age(&self, now: Duration, patience: &Patience) -> Option<Duration> {
+        self.since(self.sample.as_ref().map(|sample| sample.began), now, patience)
+    }
+
+    fn since(&self, then: Option<Duration>, now: Duration, patience: &Patience) -> Option<Duration> {
         let looked = now.min(self.tried_at? + patience.next_try);
-        Some(looked.saturating_sub(self.sample.as_ref()?.began))
+        Some(looked.saturating_sub(then?))
     }
 
     /// Whether its numbers are too old to be measured by, yet not so old that it counts as gone.
@@ -188,19 +212,26 @@ impl Worker {
         (now, patience): (Duration, &Patience),
         revision: &mut Revision,
     ) {
-        // Time alone may have changed what is told of it since the last try.
-        let told = self.seen(now, patience);
+        // Time alone may have changed what proxies are to hear since the last try.
+        let before = self.seen(now, patience);
         // Why: a scrape that took longer than its timeout allows was paused with the whole process, so its result, good or bad,
         // shows the worker as it was before the pause.
         self.tried_at = Some(now.min(began + patience.next_try));
         let numbers = self.numbers;
+        match &result {
+            Err(cause) if rule.when_unreadable == WhenUnreadable::Caps && is_page(cause) => {
+                self.unread_at = Some(began)
+            }
+            Err(_) => {}
+            Ok(_) => self.unread_at = None,
+        }
         self.scraped(result, &mut revision.numbers);
         let changed = if self.numbers == numbers {
             self.judge_again(rule, (now, patience), revision)
         } else {
             self.judge(rule, now, patience)
         };
-        revision.states += u64::from(changed || told != self.noted);
+        revision.states += u64::from(changed || before != self.noted);
     }
 
     /// Takes what a scrape came to; a bad one leaves the last good sample.
@@ -254,7 +285,8 @@ impl Worker {
     }
 
     fn seen(&self, now: Duration, patience: &Patience) -> Seen {
-        (self.state(now, patience), self.busy, self.crowded, self.is_stale(now, patience))
+        let state = self.state(now, patience);
+        (state, self.busy, self.crowded, self.is_stale(now, patience), self.is_blind(now, patience))
     }
 
     /// For the metrics page.
@@ -276,6 +308,7 @@ impl Worker {
         (now, patience): (Duration, &Patience),
         (busy, is_believed): (bool, bool),
     ) -> WorkerNow<'_> {
+        let is_blind = self.is_blind(now, patience);
         let sample = self.sample.as_ref();
         let began = sample.map_or(Duration::ZERO, |sample| sample.began);
         WorkerNow {
@@ -285,10 +318,11 @@ impl Worker {
             cause: self.cause,
             busy,
             role: self.member.role,
-            kv_unreported: self.hides_blocks(),
+            kv_unreported: self.hides_blocks() && !is_blind,
             blocks_until_busy: self.blocks_until_busy.filter(|_| is_believed),
-            ranks: self.ranks(),
-            numbers: self.numbers,
+            ranks: if is_blind { &[] } else { self.ranks() },
+            // Why none: what its last page said is sent no more, which is news.
+            numbers: if is_blind { 0 } else { self.numbers },
             is_believed,
             credit: sample
                 .zip(proxy)

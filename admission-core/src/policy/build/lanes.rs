@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::lane::{Ceiling, Lane, LaneRule, Lanes};
+use super::super::lane::{Ceiling, Lane, LaneRule, Lanes, PromptsWithin};
 use super::super::pool::ModelPattern;
 use super::{Checker, check_model, check_name, check_path_prefix, queues};
 use crate::config::{Config, LaneConfig};
 use crate::gather::gather;
 use crate::ledger::LaneKey;
+use crate::units::Millis;
 
 /// Saturation of a pool that is full.
 const FULL: f64 = 1.0;
@@ -50,7 +51,16 @@ fn lane(position: usize, config: &LaneConfig, all: &Config) -> Lane {
         dispatch_budget: config.dispatch_budget.as_ref().map(|budget| queues::dispatch_budget(name, budget)),
         queue: config.queue.as_ref().map(|queue| queues::queue(name, queue)),
         preemptible: config.preemptible,
+        prompts: prompts_within(config.priority, all),
     }
+}
+
+/// Half of the smallest goal of the lanes of a higher priority.
+fn prompts_within(priority: i32, all: &Config) -> Option<PromptsWithin> {
+    let higher = all.lanes.iter().filter(|other| other.priority > priority);
+    let smallest = higher.filter_map(|other| Some((other.ttft_goal?, &other.name))).min_by_key(|(goal, _)| *goal);
+    smallest
+        .map(|(goal, name)| PromptsWithin { time: Millis(goal.0 / 2), knob: format!("lanes[{name}].ttft_goal").into() })
 }
 
 /// The lowest ceiling of a lane and of those of a higher priority: what closes a lane closes those below it.

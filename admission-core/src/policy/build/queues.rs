@@ -103,6 +103,9 @@ pub(super) fn check(config: &Config, check: &mut Checker<'_>) {
         if let Some(reserve) = &lane.reserve {
             check_reserve(&format!("{path}.reserve"), reserve, above, &uncapped, check);
         }
+        if lane.ttft_goal.is_some_and(|goal| goal == Millis(0) || goal > LONGEST) {
+            check.problem(format!("{path}.ttft_goal"), "must be more than 0 and at most one hour");
+        }
         check_what_it_needs(&path, lane, above, check);
     }
     check_holds(config, check);

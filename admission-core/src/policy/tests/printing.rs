@@ -149,6 +149,7 @@ fn lane(rng: &mut Rng, above: &[LaneConfig]) -> LaneConfig {
             DispatchBudgetConfig { baseline: share(rng), unit, max }
         }),
         preemptible: above.iter().any(|lane| lane.queue.is_some()) && rng.bool(),
+        ttft_goal: some(rng, |rng| Millis(rng.u64(1..=3_600_000))),
         queue,
     }
 }

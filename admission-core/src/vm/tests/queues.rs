@@ -15,6 +15,7 @@ mod fit;
 mod levels;
 mod limits;
 mod pools;
+mod prompts;
 mod rates;
 mod reserves;
 mod sub_flows;

@@ -21,6 +21,17 @@ pub fn aging(config: &Config, path: &str, notes: &mut Notes) {
     }
 }
 
+/// Goals for first tokens that keep nothing back.
+pub fn goals(config: &Config, path: &str, notes: &mut Notes) {
+    for (index, lane) in config.lanes.iter().enumerate() {
+        let has_lower = config.lanes.iter().any(|other| other.priority < lane.priority);
+        if lane.ttft_goal.is_some() && !has_lower {
+            let message = "does nothing: no lane of a lower priority would keep its prompts back";
+            notes.warn(join(path, &format!("lanes[{index}].ttft_goal")), message);
+        }
+    }
+}
+
 /// Fallbacks for what is too large that take nothing larger.
 pub fn fallbacks(config: &Config, path: &str, notes: &mut Notes) {
     for (index, pool) in config.pools.iter().enumerate() {

@@ -105,6 +105,18 @@ fn aging_that_begins_when_the_wait_is_over() {
 }
 
 #[test]
+fn a_goal_for_first_tokens_that_keeps_nothing_back() {
+    let config = |lower: i32| {
+        let mut config = policy(json!([{"name": "a", "max_in_flight": 8}]));
+        config["lanes"] =
+            json!([{"name": "chat", "priority": 10, "ttft_goal": "1s"}, {"name": "other", "priority": lower}]);
+        config
+    };
+    assert_silent(&config(9));
+    assert_warns(&config(10), "lanes[0].ttft_goal", "does nothing: no lane of a lower priority");
+}
+
+#[test]
 fn a_fallback_that_takes_nothing_larger() {
     let config = |longest: Value, on: &[&str]| {
         let mut config = policy(json!([

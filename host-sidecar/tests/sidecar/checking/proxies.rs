@@ -302,7 +302,8 @@ fn a_wasm_plugin_before_authentication() {
 fn a_choice_of_worker_that_is_not_heeded() {
     let place = format!("{POLICY}.pools[0].pick_endpoint");
     let mut bootstrap = Bootstrap::shipped();
-    bootstrap.change_policy(|policy| policy["pools"][0]["pick_endpoint"] = true.into());
+    let cluster = bootstrap.0["static_resources"]["clusters"][0].as_object_mut().unwrap();
+    cluster.remove("load_balancing_policy").expect("the shipped cluster heeds it");
     assert_warns(&bootstrap.0, &place, "not heeded by static_resources.clusters[0]");
     let policy = |header: &str| {
         json!({"policies": [{"typed_extension_config": {"name": "envoy.load_balancing_policies.override_host", "typed_config": {
