@@ -299,7 +299,7 @@ async fn other_statuses_are_no_pages_and_redirects_are_not_followed() {
     assert_eq!((raw.counted().0, elsewhere.counted()), (1, (0, 0)));
     let body = "x".repeat(100);
     let unavailable = format!("HTTP/1.1 503 Unavailable\r\ncontent-length: 100\r\n\r\n{body}");
-    expect(Answer::Bytes(unavailable), "status", "status 503").await;
+    expect(Answer::Bytes(unavailable), "server_error", "status 503").await;
     expect(Answer::Bytes("HTTP/1.1 204 None\r\n\r\n".to_owned()), "status", "status 204").await;
 }
 

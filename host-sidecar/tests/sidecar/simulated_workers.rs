@@ -89,10 +89,12 @@ async fn faults_cost_only_the_worker_that_has_them() {
     let (faulty, sound) = (worker(1).await, worker(1).await);
     let proxy = FakeProxy::start();
     let _sidecar = sidecar(&proxy, &[faulty.address(), sound.address()]).await;
-    for fault in [Fault::GarbageMetrics, Fault::HangMetrics] {
-        report(&proxy, &faulty, "it is up", |report| report.state == WorkerState::Up).await;
+    for (fault, state) in [(Fault::GarbageMetrics, WorkerState::Up), (Fault::HangMetrics, WorkerState::Down)] {
+        let is_read = |report: &WorkerReport| report.state == WorkerState::Up && !report.ranks.is_empty();
+        report(&proxy, &faulty, "it is read", is_read).await;
         faulty.set_faults([fault]);
-        report(&proxy, &faulty, "it is down", |report| report.state == WorkerState::Down).await;
+        let has_come = |report: &WorkerReport| report.state == state && !is_read(report);
+        report(&proxy, &faulty, "its numbers are known no more", has_come).await;
         let other = report(&proxy, &sound, "the other is told of", |_| true).await;
         assert_eq!(other.state, WorkerState::Up, "{fault:?}");
         faulty.set_faults([]);

@@ -10,6 +10,8 @@ use worker_sim::Fault;
 async fn read_by_a_sidecar(of_pool: serde_json::Value) -> (Rig, host_sidecar::Sidecar) {
     let setup = Setup::new(2, Wait::Unread).with("/pools/0/max_in_flight_per_worker", json!(2));
     let rig = Rig::start(setup.patient()).await;
+    // The state page shows a pool from its first request on.
+    assert_eq!(rig.ask("acme", &[]).await.0, 200);
     let worker = rig.worker.address();
     let mut pool = json!({"name": "main", "workers": [worker.to_string()]});
     for (field, value) in of_pool.as_object().into_iter().flatten() {
@@ -66,7 +68,7 @@ async fn a_worker_that_hangs_is_down_all_the_same() {
 
 #[tokio::test]
 async fn a_pool_that_the_sidecar_names_otherwise() {
-    let setup = Setup::new(1, Wait::Unread).with("/pools/0", json!({"name": "main", "max_in_flight_per_worker": 2}));
+    let setup = Setup::new(1, Wait::Unread).with("/pools", json!([{"name": "main", "max_in_flight_per_worker": 2}]));
     let rig = Rig::start(setup.alone()).await;
     let answer = rig.post("acme", &[], &chat(MODEL, 1, false)).await;
     assert_eq!((answer.status().as_u16(), reason_of(&answer)), (503, "stale_view".to_owned()));
@@ -74,7 +76,7 @@ async fn a_pool_that_the_sidecar_names_otherwise() {
     assert!(said.contains("no view names the pool \\\"main\\\""), "{said}");
     let worker = rig.worker.address();
     let proxies = json!([{"url": format!("http://{}", rig.control_address()), "token": TOKEN}]);
-    let pools = json!([{"name": "mian", "workers": [worker.to_string()]}]);
+    let pools = json!([{"name": "other", "workers": [worker.to_string()]}]);
     let sidecar = sidecar::start(worker, &json!({"proxies": proxies, "pools": pools})).await;
     eventually("the log says so", async || {
         let log = rig.envoy.log();
