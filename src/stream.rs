@@ -357,7 +357,7 @@ impl Stream {
     /// A worker that refuses what it was sent counts as busy until a view knows better.
     fn note_refusal(&self, status: &str) {
         if let Some(pool) = &self.pool
-            && matches!(status, "429" | "503")
+            && matches!(status, "429" | "503" | "529")
             && let Some(worker) = host::answering_worker()
         {
             self.instance.vm(|vm| vm.mark(&SharedData, pool, &worker, host::now()));

@@ -175,6 +175,9 @@ async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Respons
     if app.has(Fault::Refuse429) {
         return Err(Refusal::TooMany);
     }
+    if app.has(Fault::Refuse529) {
+        return Err(Refusal::Overloaded);
+    }
     let job = Job::parse(api, body, &app.config, app.natural_length())?;
     if job.stream && app.has(Fault::ErrorInStream) {
         return Ok(Refusal::Unavailable.in_stream(api));

@@ -81,6 +81,8 @@ pub enum Fault {
     Refuse503,
     /// Inference requests are answered 429.
     Refuse429,
+    /// Inference requests are answered 529, as Dynamo's frontends do from 1.3 on.
+    Refuse529,
     /// The metrics page is megabytes of binary nonsense.
     GarbageMetrics,
     /// The metrics page is never answered.

@@ -263,7 +263,8 @@ pub(super) fn first_in_line(
     let rank = order.place(scene.lanes, mine, &head);
     let others = scene.heads().filter(|(holder, _)| Some(*holder) != turn.waits_in);
     let before = others.filter(|(holder, head)| order.place(scene.lanes, *holder, head) < rank);
-    let mut open = before.filter(|(_, head)| scene.is_open_for(head));
+    let waits = |head: &Head| scene.is_open_for(head) && !scene.lets_pass_for_prompts(head, turn.band);
+    let mut open = before.filter(|(_, head)| waits(head));
     if open.next().is_some() { Err(behind(Reason::OthersFirst, (held.pool, held.members))) } else { Ok(()) }
 }
 

@@ -3,11 +3,18 @@
 use std::sync::Arc;
 
 use super::sight::Scene;
+use crate::ledger::Head;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::Lane;
 use crate::units::{Millis, Tokens};
 
 impl Scene<'_> {
+    /// True where a waiter may be kept back by its own prompt alone, for the sake of a lane that is not: that lane's requests pass it.
+    pub(super) fn lets_pass_for_prompts(&self, head: &Head, band: &Lane) -> bool {
+        let is_bound = self.lanes.at(self.lanes.position_of(head.band)).prompts.is_some();
+        is_bound && band.prompts.is_none() && self.ledger.bound_prompts(self.members) >= self.readers
+    }
+
     /// A request of a prompt of r tokens starts while `(Q ÷ W + r) ÷ p` is no more than what the goals of higher lanes leave, or while lanes that
     /// are bound so have fewer prompts being read than there are workers.
     ///

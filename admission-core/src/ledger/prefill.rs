@@ -18,6 +18,9 @@ const MOST_FADING: f64 = 0.1;
 /// Spread of the work, as a part of its mean, from which the time that it takes can be distinguished from what every request takes.
 const LEAST_SPREAD: f64 = 0.25;
 
+/// Multiple of the time expected that a request counts for at most.
+const MOST_LATE: f64 = 3.0;
+
 /// Mean work from which what every request takes besides is little.
 const MUCH_WORK: f64 = 1_000.0;
 
@@ -96,12 +99,22 @@ impl Reading {
         if work < 1.0 {
             return;
         }
+        // Why no more: one request that waited for something else would turn the line, for thousands of others.
+        let most = self.expected(work).map_or(f64::INFINITY, |expected| expected * MOST_LATE);
+        let time = time.max(1.0).min(most);
         let keep = 1.0 - (work / MEMORY).min(MOST_FADING);
         self.count = self.count * keep + 1.0;
         self.work = self.work * keep + work;
-        self.time = self.time * keep + time.max(1.0);
+        self.time = self.time * keep + time;
         self.work_squared = self.work_squared * keep + work * work;
-        self.work_by_time = self.work_by_time * keep + work * time.max(1.0);
+        self.work_by_time = self.work_by_time * keep + work * time;
+    }
+
+    /// Time of a request in which so much is read, by what was measured.
+    fn expected(&self, work: f64) -> Option<f64> {
+        let per_token = self.per_token()?;
+        let besides = ((self.time - per_token * self.work) / self.count).max(0.0);
+        Some(besides + per_token * work)
     }
 
     /// Milliseconds for each token: the slope of the line; the mean where all were much the same, and long.
@@ -179,6 +192,20 @@ mod tests {
                 ledger.note_prompt_read(Tokens(work), Millis(20 + work / rate));
             }
             within(ledger.tokens_read_in_a_second(), rate * 1_000);
+        }
+    }
+
+    #[test]
+    fn one_request_that_waited_for_something_else_changes_little() {
+        for (work, time) in [(60, 10_000), (350, 2_000), (4_000, 30_000)] {
+            let mut ledger = Ledger::default();
+            for at in 0..200 {
+                let work = 50 + at * 37 % 300;
+                ledger.note_prompt_read(Tokens(work), Millis(20 + work / 20));
+            }
+            ledger.note_prompt_read(Tokens(work), Millis(time));
+            let after = ledger.tokens_read_in_a_second().expect("a rate");
+            assert!((6_000..32_000).contains(&after), "{after} after {time} ms for {work}");
         }
     }
 

@@ -57,6 +57,8 @@ struct Round {
     closed: BTreeSet<LaneKey>,
     /// Who comes first in another VM.
     ahead: Option<Holder>,
+    /// True once a waiter has been met that only its own prompt keeps back.
+    waits_for_prompts: bool,
 }
 
 enum Go {
@@ -197,7 +199,8 @@ impl Vm {
         self.bind_climbers(store, queue, &seen, now);
         self.look_across_tenants(queue, &seen);
         let Some((ticket, waiting)) = self.first(store, queue, &seen, &round.closed, now) else {
-            round.ahead = self.ahead(store, queue, &seen, holder, now);
+            // Why no other VM then: its first comes behind the one here that only its own prompt keeps back.
+            round.ahead = if round.waits_for_prompts { None } else { self.ahead(store, queue, &seen, holder, now) };
             return Go::Stop;
         };
         // The tag of the last look may be old: others of the tenant may have started or ended elsewhere.
@@ -258,11 +261,14 @@ impl Vm {
                 queue.step_aside(ticket, Aside::Class);
                 Go::On
             }
-            // Why it keeps the line: shorter prompts of the lanes below would fill what it waits for, again and again.
+            // Why it keeps back all that are bound so: shorter prompts of the lanes below would fill what it waits for, again and again.
             Obstacle::Lane
                 if refusal.reason == Reason::PrefillBacklog && self.is_open(store, key, queue, ticket, now) =>
             {
-                Go::Stop
+                let bound = waiter.lanes.iter().filter(|lane| lane.prompts.is_some());
+                round.closed.extend(bound.map(|lane| lane.key));
+                round.waits_for_prompts = true;
+                Go::On
             }
             Obstacle::Lane => {
                 round.closed.insert(waiting.band_lane().key);

@@ -266,8 +266,12 @@ impl Pool {
         let samples = self.samples(queued);
         let budget = self.budget.as_ref().map(|rule| rule.budget(self.loads(now, patience), &samples));
         // Why not full: workers of which nothing can be read are bounded by the proxies' caps.
-        let is_blind = self.live(now, patience).next().is_some() && self.fullnesses(now, patience).next().is_none();
-        ((!is_blind).then(|| saturation(self.fullnesses(now, patience))), budget)
+        let is_blind = |does: fn(Role) -> bool| {
+            let lives = self.live(now, patience).any(|worker| does(worker.member.role));
+            lives && !self.fullnesses(now, patience).any(|(role, _)| does(role))
+        };
+        let is_known = !is_blind(Role::prefills) && !is_blind(Role::decodes);
+        (is_known.then(|| saturation(self.fullnesses(now, patience))), budget)
     }
 
     /// Every worker that has been tried, whether it is to be given nothing, and whether its numbers are believed.

@@ -60,11 +60,6 @@ pub struct Worker {
 /// State of a worker, and whether it is busy, crowded, stale and blind.
 type Seen = (WorkerState, bool, bool, bool, bool);
 
-/// True of a cause for which a worker has answered all the same.
-fn is_page(cause: Cause) -> bool {
-    matches!(cause, "page" | "status" | "too_large")
-}
-
 /// What a page said.
 #[derive(Debug)]
 pub struct Sample {
@@ -130,6 +125,17 @@ impl Worker {
             (false, _) | (_, Condition::NotReady) => WorkerState::Down,
             (true, Condition::Draining) => WorkerState::Draining,
             (true, Condition::Ready) => WorkerState::Up,
+        }
+    }
+
+    /// True of a cause for which the worker itself has answered all the same. Where it has never been read, that is sure of a page at the address
+    /// alone where it serves: at another, and with another status, something else may answer for a worker that is not there yet.
+    fn shows_that_it_serves(&self, cause: Cause) -> bool {
+        let is_its_own = || self.member.metrics_url.starts_with(&format!("http://{}/", self.id.address));
+        match cause {
+            "page" | "too_large" => self.sample.is_some() || is_its_own(),
+            "status" => self.sample.is_some(),
+            _ => false,
         }
     }
 
@@ -219,7 +225,7 @@ impl Worker {
         self.tried_at = Some(now.min(began + patience.next_try));
         let numbers = self.numbers;
         match &result {
-            Err(cause) if rule.when_unreadable == WhenUnreadable::Caps && is_page(cause) => {
+            Err(cause) if rule.when_unreadable == WhenUnreadable::Caps && self.shows_that_it_serves(cause) => {
                 self.unread_at = Some(began)
             }
             Err(_) => {}

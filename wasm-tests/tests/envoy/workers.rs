@@ -88,7 +88,7 @@ async fn shed_after_refusal(rig: &Rig, first_generation: u64, status: u16) -> u6
 #[tokio::test]
 async fn a_worker_that_refuses_is_left_alone_until_the_next_view_or_for_a_second() {
     let rig = Rig::start(trusting(Setup::new(2, Wait::Unread))).await;
-    for (round, fault, status) in [(1, Fault::Refuse503, 503), (2, Fault::Refuse429, 429)] {
+    for (round, fault, status) in [(1, Fault::Refuse503, 503), (2, Fault::Refuse429, 429), (3, Fault::Refuse529, 529)] {
         rig.worker.set_faults([fault]);
         let generation = shed_after_refusal(&rig, round * 100, status).await;
         shed_after_refusal(&rig, generation + 1, status).await;

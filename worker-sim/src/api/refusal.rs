@@ -29,7 +29,12 @@ pub(crate) enum Refusal {
     Unavailable,
     /// A limit in front of the server, such as that of a router.
     TooMany,
+    /// All workers behind the server are busy.
+    Overloaded,
 }
+
+/// Status of [`Refusal::Overloaded`], which has no name.
+const OVERLOADED: u16 = 529;
 
 #[derive(Serialize)]
 struct Error {
@@ -45,6 +50,9 @@ impl Refusal {
             Self::UnknownModel(_) => (StatusCode::NOT_FOUND, "NotFoundError"),
             Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError"),
             Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "RateLimitError"),
+            Self::Overloaded => {
+                (StatusCode::from_u16(OVERLOADED).unwrap_or(StatusCode::SERVICE_UNAVAILABLE), "Overloaded")
+            }
             Self::Malformed(_)
             | Self::Invalid { .. }
             | Self::TooLong { .. }
@@ -55,7 +63,7 @@ impl Refusal {
 
     fn param(&self) -> Option<&'static str> {
         match self {
-            Self::Malformed(_) | Self::Unavailable | Self::TooMany => None,
+            Self::Malformed(_) | Self::Unavailable | Self::TooMany | Self::Overloaded => None,
             Self::Invalid { param, .. } => Some(param),
             Self::UnknownModel(_) => Some("model"),
             Self::TooLong { .. } | Self::NeverFits(_) => Some("input_tokens"),
@@ -82,6 +90,7 @@ impl Refusal {
             }
             Self::Unavailable => "The server is overloaded. Please try again later.".to_owned(),
             Self::TooMany => "Too many requests. Please try again later.".to_owned(),
+            Self::Overloaded => "Service temporarily overloaded".to_owned(),
         }
     }
 

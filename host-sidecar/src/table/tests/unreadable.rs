@@ -46,12 +46,15 @@ fn where_no_page_can_be_read_nothing_is_said_of_how_full_the_pool_is() {
 fn a_worker_that_no_longer_answers_goes_down_whatever_its_page_was() {
     let mut setting = setting();
     setting.fail_by("status", "a1:1", ms(0));
-    for at in [500, 1_000, 1_999] {
+    assert_eq!(setting.worker("a1:1", ms(0)).state, WorkerState::Down, "it has never been read");
+    setting.scrape("a1:1", 25, ms(0));
+    setting.fail_by("status", "a1:1", ms(1_999));
+    for at in [2_500, 3_000, 3_998] {
         setting.fail_by("connection", "a1:1", ms(at));
         assert_eq!(setting.worker("a1:1", ms(at)).state, WorkerState::Up);
     }
-    setting.fail_by("server_error", "a1:1", ms(2_000));
-    assert_eq!(setting.worker("a1:1", ms(2_000)).state, WorkerState::Down);
-    setting.fail_by("page", "a1:1", ms(2_100));
-    assert_eq!(setting.worker("a1:1", ms(2_100)).state, WorkerState::Up);
+    setting.fail_by("server_error", "a1:1", ms(3_999));
+    assert_eq!(setting.worker("a1:1", ms(3_999)).state, WorkerState::Down);
+    setting.fail_by("page", "a1:1", ms(4_100));
+    assert_eq!(setting.worker("a1:1", ms(4_100)).state, WorkerState::Up);
 }

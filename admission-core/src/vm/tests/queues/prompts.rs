@@ -229,6 +229,24 @@ fn a_head_that_its_own_prompt_keeps_back_is_not_passed_by_shorter_ones_of_lower_
 }
 
 #[test]
+fn the_lane_with_the_goal_passes_a_lower_lane_that_has_a_reserve() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "chat", "priority": 10, "ttft_goal": "1s", "queue": {"max_requests": 9, "max_wait": "2s"}},
+            {"name": "docs", "reserve": {"requests": 12, "lend": true}, "queue": {"max_requests": 100, "max_wait": "30s"}},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 48}],
+    }));
+    let (mut one, mut other) = (proxy.vm(), proxy.vm());
+    teach(&mut proxy, &mut one);
+    proxy.come(&mut one, proxy.waiter("acme", "docs", 9_000)).expect("nothing is being read");
+    let Ok(Joined::Waiting(_)) = proxy.come(&mut one, proxy.waiter("acme", "docs", 9_000)) else { panic!("too much") };
+    for vm in [&mut one, &mut other] {
+        assert!(matches!(proxy.come(vm, proxy.waiter("b", "chat", 50)), Ok(Joined::Started(_))));
+    }
+}
+
+#[test]
 fn proxies_that_share_a_pool_share_what_a_goal_leaves() {
     let mut proxy = with_a_goal();
     let mut vm = proxy.vm();
