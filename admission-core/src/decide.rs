@@ -163,8 +163,8 @@ pub struct Held<'a> {
 /// # Errors
 /// The first of these that stands against it: it can never fit; there is no worker; a budget is spent; its tenant holds
 /// too much, or has others waiting that come first; all workers are busy; the pool is too full for the lane that it counts as, or
-/// that holds what it may, or has as many prompts in front of higher lanes; the pool, a class or every free worker holds too much, or what is left is kept for higher lanes; others wait
-/// that come first.
+/// that holds what it may, or has as many prompts in front of higher lanes; the pool, a class or every free worker holds too much,
+/// or what is left is kept for higher lanes; others wait that come first.
 pub fn decide(
     ask: &Ask,
     rules: Rules<'_>,
