@@ -116,9 +116,9 @@ pub fn route_metadata(filter: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// The worker that answers, as `ip:port`; `None` when the proxy itself does.
-pub fn answering_worker() -> Option<String> {
-    (answer_detail() == "via_upstream").then(|| text_property(&["upstream", "address"])).flatten()
+/// The worker that the request was sent to last, or was to be, as `ip:port`.
+pub fn worker() -> Option<String> {
+    text_property(&["upstream", "address"])
 }
 
 /// The proxy's word for where the answer has come from, such as `via_upstream` or `response_timeout`.

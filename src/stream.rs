@@ -353,16 +353,6 @@ impl Stream {
         }
         is_judged
     }
-
-    /// A worker that refuses what it was sent counts as busy until a view knows better.
-    fn note_refusal(&self, status: &str) {
-        if let Some(pool) = &self.pool
-            && matches!(status, "429" | "503" | "529")
-            && let Some(worker) = host::answering_worker()
-        {
-            self.instance.vm(|vm| vm.mark(&SharedData, pool, &worker, host::now()));
-        }
-    }
 }
 
 impl Stream {
@@ -435,8 +425,8 @@ impl Stream {
                 self.instance.not_evictable(lease);
                 self.instance.vm(|vm| vm.first_byte(&SharedData, lease));
             }
-            self.note_refusal(&status);
             let now = host::now();
+            self.note_status(lease, &status, now);
             for (name, value) in what_is_left(&self.spending.at(now), self.api) {
                 headers.set(name, value);
             }

@@ -19,6 +19,7 @@ mod fair;
 mod hold;
 mod last_starts;
 mod line;
+mod marks;
 mod pace;
 mod per_vm;
 mod prefill;
@@ -38,9 +39,10 @@ pub use drain::Drain;
 pub use fair::{Flow, FlowKey};
 pub use last_starts::LAST_STARTS;
 pub use line::{Backlog, Head, Kept, Large, Report, Yielding};
+pub use marks::{RequestKey, Stamp};
 pub use queued::Queued;
 pub use sub_flows::{SUB_FLOWS, Starts, SubFlow};
-pub use tally::{Stamp, TallyKey};
+pub use tally::TallyKey;
 pub use victims::Evictable;
 
 use bands::Bands;
@@ -50,11 +52,12 @@ use fair::Tags;
 use hold::Hold;
 use last_starts::LastStarts;
 use line::Line;
+use marks::{Marks, RefusedRequests};
 use pace::Pace;
 use per_vm::PerVm;
 use prefill::Reading;
 use sub_flows::SubFlows;
-use tally::{Marks, Tally};
+use tally::Tally;
 use tier_budgets::TierBudgets;
 use victims::{Asked, Gone};
 
@@ -158,6 +161,7 @@ pub struct Ledger {
     charged_under: ChargedUnder,
     tallies: PerVm<Tally>,
     marks: Marks,
+    refused_requests: RefusedRequests,
     flows: Tags<MOST_FLOWS>,
     sub_flows: SubFlows,
     blocked: PerVm<Blocked>,
@@ -302,16 +306,6 @@ impl Ledger {
     /// Takes back what was tallied.
     pub fn untally(&mut self, members: &Members, holder: Holder, key: TallyKey, requests: u64) {
         self.tallies.take(members, holder, key, requests);
-    }
-
-    /// Notes that a worker has refused what it was sent, which the view that stands does not know yet.
-    pub fn mark(&mut self, worker: WorkerKey, view: Stamp, now: Time) {
-        self.marks.set(worker, view, now);
-    }
-
-    /// The workers that have refused since that view came, and lately.
-    pub fn marked(&self, view: Stamp, now: Time) -> impl Iterator<Item = WorkerKey> {
-        self.marks.holding(view, now)
     }
 
     /// Where a tenant's next request of a flow starts, by the virtual time of its pool.
@@ -480,16 +474,5 @@ impl Ledger {
     #[must_use]
     pub fn climbed_starts(&self) -> u32 {
         self.last_starts.climbed()
-    }
-
-    /// Notes that a worker has refused what it was sent while that view stood.
-    pub fn note_refusal(&mut self, view: Stamp) {
-        self.refused_under = Some(view);
-    }
-
-    /// Whether a worker has refused what it was sent since that view came.
-    #[must_use]
-    pub fn refused_under(&self, view: Stamp) -> bool {
-        self.refused_under == Some(view)
     }
 }

@@ -37,6 +37,7 @@ mod overdraft;
 mod picture;
 mod prefill;
 mod rates;
+mod refusals;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ mod wake;
 pub use dispatch::{Progress, Started};
 pub use learning::Lesson;
 pub use overdraft::Overdraft;
+pub use refusals::{Sent, Unserved};
 pub use waiting::Joined;
 pub use wake::{Note, Wake};
 
@@ -210,6 +212,7 @@ pub struct Vm {
     /// Prompts that count as being read, and when they no longer do whatever has been heard.
     read_due: Vec<(Time, LeaseId)>,
     learning: Learning,
+    served: refusals::Served,
     /// Requests that were counted in records which their tenants share, since that was last asked.
     counted_together: u64,
 }
@@ -248,6 +251,7 @@ impl Vm {
             asked_in: BTreeSet::new(),
             read_due: Vec::new(),
             learning: Learning::default(),
+            served: refusals::Served::default(),
             counted_together: 0,
         }
     }
@@ -282,6 +286,7 @@ impl Vm {
         self.publish_the_rest(store);
         self.evict_as_asked(store, now);
         self.share_learned(store);
+        self.served.tick();
         observed
     }
 

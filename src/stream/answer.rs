@@ -3,9 +3,11 @@
 use admission_core::answer::push_number;
 use admission_core::decide::Ask;
 use admission_core::estimate::Observed;
+use admission_core::intake::Asked;
+use admission_core::policy::Pool;
 use admission_core::units::{Millis, Time, Tokens};
 use admission_core::usage::{AnswerReader, Form, Served};
-use admission_core::vm::{Lesson, Usage};
+use admission_core::vm::{LeaseId, Lesson, Sent, Unserved, Usage};
 
 use proxy_wasm::types::Action;
 
@@ -88,6 +90,30 @@ impl Stream {
         }
         let has_several = self.asked.as_ref().is_some_and(|asked| asked.sequences > 1);
         self.answer.reader = Some(if has_several { AnswerReader::of_several(form) } else { AnswerReader::new(form) });
+    }
+
+    /// Notes what the status of an answer says of the worker that was to give it.
+    pub(super) fn note_status(&self, lease: LeaseId, status: &str, now: Time) {
+        let Some(pool) = &self.pool else { return };
+        let asked = self.asked.as_ref();
+        let sent = Sent {
+            api: self.api,
+            model: asked.and_then(|asked| asked.model.as_deref()),
+            tenant_key: &self.tenant_key,
+            shape: asked.map_or(0, Asked::shape),
+        };
+        let status = status.parse().unwrap_or(0);
+        if (200..300).contains(&status) {
+            if self.instance.vm(|vm| vm.served(lease, &sent))
+                && let Some(worker) = host::worker()
+            {
+                self.instance.vm(|vm| vm.served_by(&worker, &sent));
+            }
+        } else if let Some(how) = unserved(status, pool)
+            && let Some(worker) = host::worker()
+        {
+            self.instance.vm(|vm| vm.unserved(&SharedData, pool, &worker, how, &sent, now));
+        }
     }
 
     /// A part of the answer has come, behind what the proxy holds of it; `end` with the last. Says whether it goes on.
@@ -200,4 +226,17 @@ impl Stream {
             metrics.record_of_answer(labels, Histogram::TokensPerSecond, speed);
         }
     }
+}
+
+/// News of its worker in an answer with this status, if any.
+fn unserved(status: u16, pool: &Pool) -> Option<Unserved> {
+    // Why not the detail of every answer: it costs a host call.
+    let is_told = status == 503 || pool.busy_statuses.contains(&status);
+    let detail = is_told.then(host::answer_detail)?;
+    if detail == "via_upstream" {
+        return pool.busy_statuses.contains(&status).then_some(Unserved::Refused);
+    }
+    let reset = detail.strip_prefix("upstream_reset_before_response_started{")?;
+    let could_not_connect = reset.starts_with("remote_connection_failure") || reset.starts_with("connection_timeout");
+    could_not_connect.then_some(Unserved::Unreachable)
 }

@@ -24,7 +24,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::stream::unfold;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::arrivals::Arrivals;
 use crate::hub::Hub;
@@ -178,6 +178,9 @@ async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Respons
     if app.has(Fault::Refuse529) {
         return Err(Refusal::Overloaded);
     }
+    if app.has(Fault::SwitchedOff) && (api == Api::Embeddings || asks_for_logprobs(body)) {
+        return Err(Refusal::Unavailable);
+    }
     let job = Job::parse(api, body, &app.config, app.natural_length())?;
     if job.stream && app.has(Fault::ErrorInStream) {
         return Ok(Refusal::Unavailable.in_stream(api));
@@ -192,6 +195,10 @@ async fn answer(app: &App, api: Api, body: &Bytes, seat: Seat) -> Result<Respons
     drop(seat);
     let body = if app.has(Fault::Truncate) { broken_off(body.slice(..body.len() / 2)) } else { Body::from(body) };
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+fn asks_for_logprobs(body: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(body).is_ok_and(|body| body["logprobs"] == true)
 }
 
 /// A body whose connection breaks behind these bytes.

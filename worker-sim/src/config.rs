@@ -83,6 +83,8 @@ pub enum Fault {
     Refuse429,
     /// Inference requests are answered 529, as Dynamo's frontends do from 1.3 on.
     Refuse529,
+    /// Embeddings, and answers with `logprobs`, are answered 503, as by an engine that was started without them.
+    SwitchedOff,
     /// The metrics page is megabytes of binary nonsense.
     GarbageMetrics,
     /// The metrics page is never answered.

@@ -63,6 +63,10 @@ pub struct PoolConfig {
     /// Reasons for which the fallback pool is asked; `[oversize]` if not given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback_on: Vec<Reason>,
+    /// Statuses of an answer by which a worker says that it has too much to do: errors, 400 to 599. The worker then counts as busy until
+    /// the next view, if it has served the same API and model before.
+    #[serde(default = "default_busy_statuses")]
+    pub busy_statuses: Vec<u16>,
     /// What to do when the view is old or missing.
     #[serde(default)]
     pub stale: StaleConfig,
@@ -207,6 +211,11 @@ impl Default for StaleConfig {
     fn default() -> Self {
         Self { hold: default_hold(), then: StalePolicy::default() }
     }
+}
+
+/// Too many requests and unavailable, and what Dynamo's frontends answer when all of their workers are busy.
+fn default_busy_statuses() -> Vec<u16> {
+    vec![429, 503, 529]
 }
 
 const fn default_expected_output() -> u64 {

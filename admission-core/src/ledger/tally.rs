@@ -1,11 +1,10 @@
-//! What a pool's record counts beside its lanes: requests of a class, requests at a worker, workers that refused.
+//! What a pool's record counts beside its lanes: requests of a class, requests at a worker.
 
 use super::LaneKey;
 use super::per_vm::{PerVm, Row};
 use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::{Reader, Writer};
-use crate::units::{Millis, Time};
 use crate::view::WorkerKey;
 
 /// What is tallied, as records know it: stable over builds.
@@ -81,65 +80,6 @@ impl PerVm<Tally> {
     }
 }
 
-/// Names a view: the epoch and the generation of its document.
-pub type Stamp = (u64, u64);
-
-/// How long a worker counts as busy that has refused, if no view comes sooner.
-const MARK_HOLDS: Millis = Millis(1_000);
-
-/// How long it does whatever view comes: a usual interval of scrapes, so that the view rests on one that began later.
-const MARK_HOLDS_AT_LEAST: Millis = Millis(100);
-
-/// A worker that has refused what it was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
-    worker: WorkerKey,
-    /// The view that did not know of it yet.
-    view: Stamp,
-    at: Time,
-}
-
-/// The workers of a pool that have refused lately.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Marks(Vec<Mark>);
-
-impl Marks {
-    pub(super) fn set(&mut self, worker: WorkerKey, view: Stamp, now: Time) {
-        self.0.retain(|mark| mark.worker != worker && mark.holds(view, now));
-        self.0.push(Mark { worker, view, at: now });
-    }
-
-    pub(super) fn holding(&self, view: Stamp, now: Time) -> impl Iterator<Item = WorkerKey> {
-        self.0.iter().filter(move |mark| mark.holds(view, now)).map(|mark| mark.worker)
-    }
-
-    pub(super) fn write(&self, out: &mut Writer) {
-        for mark in &self.0 {
-            out.u64(mark.worker.0);
-            out.u64(mark.view.0);
-            out.u64(mark.view.1);
-            out.u64(mark.at.0);
-        }
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let mut marks = Self::default();
-        while !reader.is_empty() {
-            let (worker, view) = (WorkerKey(reader.u64()?), (reader.u64()?, reader.u64()?));
-            marks.0.push(Mark { worker, view, at: Time(reader.u64()?) });
-        }
-        Some(marks)
-    }
-}
-
-impl Mark {
-    /// A view that is another one, and not just after, has seen what the worker has been like since.
-    fn holds(&self, view: Stamp, now: Time) -> bool {
-        let age = now.since(self.at);
-        age < MARK_HOLDS_AT_LEAST || self.view == view && age < MARK_HOLDS
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,21 +104,5 @@ mod tests {
             (0, 1),
             "what is zero or dead is gone"
         );
-    }
-
-    #[test]
-    fn a_mark_holds_for_a_second_or_until_the_next_view_but_one_just_after() {
-        let (a, b) = (WorkerKey::of("a"), WorkerKey::of("b"));
-        let mut marks = Marks::default();
-        marks.set(a, (1, 7), Time(10_000));
-        marks.set(a, (1, 7), Time(10_500));
-        marks.set(b, (1, 7), Time(10_600));
-        let holding = |view, now| marks.holding(view, Time(now)).collect::<Vec<_>>();
-        assert_eq!(holding((1, 7), 11_499), [a, b]);
-        assert_eq!(holding((1, 7), 11_500), [b]);
-        assert_eq!(holding((1, 8), 10_699), [b], "what it was scraped like before is news of nothing");
-        assert!(holding((1, 8), 10_700).is_empty() && holding((2, 7), 10_700).is_empty());
-        marks.set(b, (1, 8), Time(10_800));
-        assert_eq!(marks.0.len(), 1, "those of other views are dropped");
     }
 }

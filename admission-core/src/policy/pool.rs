@@ -53,6 +53,8 @@ pub struct Pool {
     pub classes: Vec<Arc<Class>>,
     /// Who takes what it refuses for some reasons.
     pub fallback: Option<Fallback>,
+    /// Statuses by which a worker says that it has too much to do.
+    pub busy_statuses: Vec<u16>,
     /// What to do when the view is old or missing.
     pub stale: Stale,
     /// Each request is steered to a worker.

@@ -101,7 +101,7 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
                 "tokens_per_minute": {"rate": 1, "burst": 0}}, "slow": {"requests_per_minute": 1, "on_rate": "wait"}},
             "tenants": {"acme": {"tier": "gold", "max_tokens_in_flight": 0}},
             "lanes": [{"name": "a"}, {"name": "a"}, {"name": "b", "priority": 5}], "default_lane": "c",
-            "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "on_rate": "wait", "kv": {"block_size": 0, "headroom": 1.0, "max_share": 0.5}}],
+            "pools": [{"name": "p", "models": ["x", "*x"]}, {"name": "p", "models": ["x"], "max_in_flight": 0, "busy_statuses": [500, 200], "on_rate": "wait", "kv": {"block_size": 0, "headroom": 1.0, "max_share": 0.5}}],
             "body": {"hold_limit": "0B"}, "reject": {"retry_after": {"min": "1h", "jitter": 2}, "status": {"oversize": 200, "all_busy": 600}}}"#,
     );
     let paths = [
@@ -129,6 +129,7 @@ fn every_problem_of_meaning_is_reported_with_its_path() {
         "pools[1].max_in_flight: ",
         "pools[1].kv.block_size: ",
         "pools[1].on_rate: ",
+        "pools[1].busy_statuses: 200 is not the status of an error",
         "tiers.slow.on_rate: ",
         "pools[1].kv.headroom: ",
         "pools[1].kv.max_share: ",

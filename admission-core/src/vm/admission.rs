@@ -7,18 +7,17 @@ use super::claim::{Claim, Denied, Granted, Rest, Starts, contention};
 use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
 use super::prefill::Reading;
 use super::waiting::newcomer;
-use super::{Admission, LeaseId, Request, Spending, Usage, Vm, view_of};
+use super::{Admission, LeaseId, Request, Spending, Usage, Vm};
 use crate::budget::{Budgets, Rates, Spent};
 use crate::decide::{Ask, Held, Rules, Turn, decide, may_grow};
 use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
 use crate::members::Holder;
 use crate::outcome::Refusal;
-use crate::policy::{Class, Lane, Pool};
+use crate::policy::{Class, Lane};
 use crate::store::{self, Store};
 use crate::units::{Time, Tokens};
 use crate::unnamed::ledger_at;
 use crate::usage::Served;
-use crate::view::WorkerKey;
 
 /// A part so small of what a lease holds is not worth two updates of shared records before its end.
 pub(super) const LITTLE: u64 = 8;
@@ -208,22 +207,6 @@ impl Vm {
         // Why no release of one that was evicted: how short it was says nothing of how long requests are served.
         let kind = if is_evicted { Kind::Refund } else { Kind::Release(now.since(lease.started)) };
         self.change_both(store, &lease, kind, cost, evicted, now);
-    }
-
-    /// Notes that a worker has refused what it was sent: it counts as busy until the next view, or for a second, and no lane
-    /// with a dispatch budget starts anything until the next view. A worker that the view does not call free is left as it
-    /// is; so is the record when others are faster, since the next refusal says it again.
-    pub fn mark(&mut self, store: &impl Store, pool: &Pool, address: &str, now: Time) {
-        let Some(view) = view_of(store, pool) else { return };
-        let is_free = self.workers.of(store, pool, &view).is_some_and(|workers| workers.is_free(address));
-        let marked = store::update(store, &pool.key, |ledger: &mut Ledger| {
-            ledger.note_refusal(view.stamp());
-            if is_free {
-                ledger.mark(WorkerKey::of(address), view.stamp(), now);
-            }
-            Ok::<(), std::convert::Infallible>(())
-        });
-        drop(marked);
     }
 
     fn keep(&mut self, lease: Lease) -> LeaseId {

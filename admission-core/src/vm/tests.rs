@@ -14,6 +14,7 @@ mod answers;
 mod interleavings;
 mod learning;
 mod queues;
+mod refusals;
 mod tallies;
 mod unnamed;
 

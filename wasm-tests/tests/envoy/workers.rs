@@ -70,14 +70,25 @@ async fn nobody_is_marked(rig: &Rig) {
     .await;
 }
 
-/// A mark holds for a second, so a machine that stalls for longer finds it gone; then it is tried again.
+/// A refusal says something only of a worker that was seen to serve the like: by each thread, which connections fall to as they like.
+async fn every_thread_has_seen_it_serve(rig: &Rig) {
+    let body = chat(MODEL, 1, false).to_string();
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), true);
+    for _ in 0..20 {
+        let (head, _) = RawCaller::send(rig.address, &request).await.last_answer().await;
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    }
+}
+
+/// A mark holds for a second, so a machine that stalls for longer finds it gone; then it is tried again. The request is another one each
+/// time: one that its worker has just refused says nothing new.
 async fn shed_after_refusal(rig: &Rig, first_generation: u64, status: u16) -> u64 {
     for generation in first_generation..first_generation + 20 {
         push_all_free(rig, generation).await;
         nobody_is_marked(rig).await;
-        let before = rig.worker.stats().requests;
-        assert_eq!(rig.ask("acme", &[]).await, answered(status), "a new view: it is tried");
-        if rig.ask("acme", &[]).await == all_busy() {
+        let (before, other) = (rig.worker.stats().requests, format!("tenant-{generation}"));
+        assert_eq!(rig.ask(&other, &[]).await, answered(status), "a new view: it is tried");
+        if rig.ask(&other, &[]).await == all_busy() {
             assert_eq!(rig.worker.stats().requests, before + 1, "it was not asked again");
             return generation;
         }
@@ -88,13 +99,14 @@ async fn shed_after_refusal(rig: &Rig, first_generation: u64, status: u16) -> u6
 #[tokio::test]
 async fn a_worker_that_refuses_is_left_alone_until_the_next_view_or_for_a_second() {
     let rig = Rig::start(trusting(Setup::new(2, Wait::Unread))).await;
+    every_thread_has_seen_it_serve(&rig).await;
     for (round, fault, status) in [(1, Fault::Refuse503, 503), (2, Fault::Refuse429, 429), (3, Fault::Refuse529, 529)] {
         rig.worker.set_faults([fault]);
         let generation = shed_after_refusal(&rig, round * 100, status).await;
         shed_after_refusal(&rig, generation + 1, status).await;
         let before = rig.worker.stats().requests;
         eventually("it is tried again without a new view", async || {
-            rig.ask("acme", &[]).await;
+            rig.ask("another", &[]).await;
             (rig.worker.stats().requests > before).then_some(()).ok_or_else(String::new)
         })
         .await;
@@ -112,21 +124,26 @@ async fn a_pool_sheds_once_all_of_its_workers_have_refused() {
     let mut setup = trusting(Setup::new(1, Wait::AtHeaders));
     setup.more_workers = 2;
     let rig = Rig::start(setup).await;
-    set_faults(&rig, &[Fault::Refuse503]);
     let mut generation = 0;
-    // The proxy goes round, so three requests meet three workers.
+    // The proxy goes round, so three requests meet three workers; and says once in a tick which it was that has served.
     let shed = loop {
         generation += 1;
-        assert!(generation < 20, "it never sheds");
+        assert!(generation < 100, "it never sheds");
         push_all_free(&rig, generation).await;
+        set_faults(&rig, &[]);
+        for _ in 0..3 {
+            assert_eq!(rig.ask("acme", &[]).await, answered(200));
+        }
+        set_faults(&rig, &[Fault::Refuse503]);
         nobody_is_marked(&rig).await;
         let before = served(&rig);
+        let other = format!("tenant-{generation}");
         for _ in 0..3 {
-            assert_eq!(rig.ask("acme", &[]).await, answered(503), "some worker has not refused yet");
+            assert_eq!(rig.ask(&other, &[]).await, answered(503), "some worker has not refused yet");
         }
         let after = served(&rig);
         assert!(before.iter().zip(&after).all(|(before, after)| before + 1 == *after), "{before:?} {after:?}");
-        if rig.ask("acme", &[]).await == all_busy() {
+        if rig.ask(&other, &[]).await == all_busy() {
             break after;
         }
     };
@@ -140,24 +157,81 @@ async fn a_pool_sheds_once_all_of_its_workers_have_refused() {
     rig.nothing_is_held().await;
 }
 
-/// The proxy's own 503 says nothing of how busy a worker is.
+/// A caller who finds what an engine always refuses takes it from no other caller: not what it has never served, nor, again and again, the same.
+#[tokio::test]
+async fn what_a_worker_always_refuses_closes_it_for_no_other() {
+    let rig = Rig::start(trusting(Setup::new(1, Wait::AtHeaders))).await;
+    push_all_free(&rig, 1).await;
+    assert_eq!(rig.ask("acme", &[]).await, answered(200));
+    rig.worker.set_faults([Fault::SwitchedOff]);
+    for round in 0..6 {
+        let text = format!("number {round}");
+        let answer =
+            rig.post_to("/v1/embeddings", "evil", &[], json!({"model": MODEL, "input": text}).to_string()).await;
+        assert_eq!(answer.status(), 503, "the worker's");
+        assert_eq!(rig.ask("acme", &[]).await, answered(200), "an API that it has never served");
+    }
+    let mut refused = chat(MODEL, 1, false);
+    refused["logprobs"] = json!(true);
+    let mut served = Vec::new();
+    for generation in 2..12 {
+        rig.post("evil", &[], &refused).await;
+        push_all_free(&rig, generation).await;
+        // A mark holds for 100 ms after whatever view comes.
+        let others = eventually("others are served", async || match rig.ask("acme", &[]).await {
+            outcome if outcome == all_busy() => Err(format!("{outcome:?}")),
+            outcome => Ok(outcome),
+        })
+        .await;
+        served.push(others);
+        rig.post("evil", &[], &refused).await;
+        served.push(rig.ask("acme", &[]).await);
+    }
+    let kept_back = served.iter().filter(|outcome| **outcome != answered(200)).count();
+    assert!(kept_back <= 1, "the first refusal is believed, and no other: {served:?}");
+    rig.nothing_is_held().await;
+}
+
+/// The policy says which other statuses mean that a worker has too much to do.
+#[tokio::test]
+async fn the_policy_says_which_statuses_mean_busy() {
+    let setup = trusting(Setup::new(1, Wait::Unread)).with("/pools/0/busy_statuses", json!([429]));
+    let rig = Rig::start(setup).await;
+    push_all_free(&rig, 1).await;
+    assert_eq!(rig.ask("acme", &[]).await, answered(200));
+    rig.worker.set_faults([Fault::Refuse503]);
+    for tenant in ["one", "two", "three", "four"] {
+        assert_eq!(rig.ask(tenant, &[]).await, answered(503), "not one of them");
+    }
+    rig.worker.set_faults([Fault::Refuse429]);
+    shed_after_refusal(&rig, 2, 429).await;
+    rig.nothing_is_held().await;
+}
+
+/// A worker that no connection reaches is left alone until a view knows better, though it has said nothing.
+#[tokio::test]
+async fn a_worker_that_takes_no_connection_is_steered_around() {
+    let mut rig = Rig::start(steered(1)).await;
+    let at = addresses(&rig);
+    let list = || vec![view::free(at[0], 10), view::free(at[1], 0), view::free(at[2], 20)];
+    rig.others.remove(0).stop().await;
+    // As above: a mark holds for a second, and the machine may stall for longer.
+    for generation in 1.. {
+        assert!(generation < 20, "it is never steered around");
+        push(&rig, generation, list()).await;
+        nobody_is_marked(&rig).await;
+        assert_eq!(rig.ask("acme", &[]).await, answered(503), "no view knows of it yet");
+        if rig.ask("acme", &[]).await == answered(200) {
+            break;
+        }
+    }
+    rig.nothing_is_held().await;
+}
+
+/// The proxy's own answer to a request that its worker has given up says nothing of how busy the worker is.
 #[tokio::test]
 async fn what_the_proxy_answers_itself_marks_nobody() {
-    let mut setup = trusting(Setup::new(1, Wait::Unread));
-    setup.more_workers = 1;
-    let mut rig = Rig::start(setup).await;
-    let gone = rig.others.remove(0);
-    let address = gone.address();
-    gone.stop().await;
-    push(&rig, 1, vec![view::free(address, 0)]).await;
-    let mut statuses = Vec::new();
-    for _ in 0..8 {
-        statuses.push(rig.ask("acme", &[]).await);
-    }
-    // Every other request goes to the one that is gone; were it marked, no worker of the view would be free.
-    assert_eq!(statuses.iter().filter(|outcome| **outcome == answered(503)).count(), 4, "{statuses:?}");
-    assert_eq!(statuses.iter().filter(|outcome| **outcome == answered(200)).count(), 4, "{statuses:?}");
-
+    let rig = Rig::start(trusting(Setup::new(1, Wait::Unread))).await;
     push(&rig, 2, vec![view::free(rig.resetter.address(), 0)]).await;
     for _ in 0..4 {
         let answer = rig.post_to(&format!("/resetting{CHAT}"), "acme", &[], chat(MODEL, 1, false).to_string()).await;
@@ -209,18 +283,22 @@ async fn a_worker_that_refuses_is_steered_around() {
     let rig = Rig::start(steered(1)).await;
     let at = addresses(&rig);
     let list = || vec![view::free(at[0], 0), view::free(at[1], 10), view::free(at[2], 20)];
+    push(&rig, 1, list()).await;
+    assert_eq!(rig.ask("acme", &[]).await, answered(200), "it is seen to serve");
+    let before = served(&rig);
     rig.worker.set_faults([Fault::Refuse503]);
     // As above: a mark holds for a second, and the machine may stall for longer.
-    for generation in 1.. {
+    for generation in 2.. {
         assert!(generation < 20, "it is never steered around");
         push(&rig, generation, list()).await;
         nobody_is_marked(&rig).await;
-        assert_eq!(rig.ask("acme", &[]).await, answered(503));
-        if rig.ask("acme", &[]).await == answered(200) {
+        let other = format!("tenant-{generation}");
+        assert_eq!(rig.ask(&other, &[]).await, answered(503));
+        if rig.ask(&other, &[]).await == answered(200) {
             break;
         }
     }
-    assert_eq!(served(&rig)[1..], [1, 0], "to the next best");
+    assert_eq!(served(&rig)[1..], [before[1] + 1, before[2]], "to the next best");
     rig.nothing_is_held().await;
 }
 

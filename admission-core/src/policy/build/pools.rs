@@ -94,6 +94,9 @@ fn check_pool(path: &str, pool: &PoolConfig, check: &mut Checker<'_>) {
         let what = format!("{share} is not above 0 and at most 1 − headroom: what is never given out fits no request");
         check.problem(format!("{path}.kv.max_share"), what);
     }
+    for status in pool.busy_statuses.iter().filter(|status| !(400..600).contains(*status)) {
+        check.problem(format!("{path}.busy_statuses"), format!("{status} is not the status of an error, 400 to 599"));
+    }
     let quantile = pool.estimate.quantile;
     if !(quantile > 0.0 && quantile <= 1.0) {
         check.problem(format!("{path}.estimate.quantile"), format!("{quantile} is not a share above 0 and at most 1"));
@@ -239,6 +242,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         max_share: kv.and_then(|kv| kv.max_share).map(|share| BlockShare { share, knob: knob("kv.max_share") }),
         classes: config.classes.iter().map(|class| Arc::new(build_class(&config.name, class))).collect(),
         fallback: config.fallback_pool.clone().map(|pool| Fallback { pool, on: fallback_on(config) }),
+        busy_statuses: config.busy_statuses.clone(),
         pick_endpoint: config.pick_endpoint,
         queue: super::queues::queue_of_pool(&config.name, &config.queue),
         hold_when_empty: config.hold_when_empty,

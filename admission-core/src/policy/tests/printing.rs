@@ -212,6 +212,7 @@ fn pool(rng: &mut Rng, index: usize, falls_back: bool) -> PoolConfig {
         fallback_pool: falls_back.then(|| "pool-0".to_owned()),
         fallback_on: if falls_back { vec![Reason::AllBusy, Reason::KvBlocks] } else { Vec::new() },
         stale: StaleConfig { hold: millis(rng), then: StalePolicy::LocalCaps },
+        busy_statuses: list(rng, 3, |rng, _| rng.u16(400..600)),
         pick_endpoint: rng.bool(),
         queue: PoolQueueConfig { max_requests: some(rng, |rng| rng.u64(1..)), max_bytes: rng.u64(1..1 << 40) },
         hold_when_empty: None,

@@ -7,8 +7,8 @@ use crate::control::Receiver;
 use crate::ledger::FlowKey;
 use crate::view::WorkerKey;
 
-const A: &str = "10.0.0.1:8000";
-const B: &str = "10.0.0.2:8000";
+pub(super) const A: &str = "10.0.0.1:8000";
+pub(super) const B: &str = "10.0.0.2:8000";
 
 pub(super) fn proxy(configuration: &Value) -> Proxy {
     let Ok(Plugin::Filter(policy)) = Plugin::parse(configuration.to_string().as_bytes()) else {
@@ -23,7 +23,7 @@ pub(super) fn tag(proxy: &Proxy, ledger: &Ledger) -> u64 {
     ledger.finish_tag(FlowKey::of(&proxy.policy.keys.pool("p"), lane.key))
 }
 
-fn push(proxy: &Proxy, generation: u64, workers: &[(&str, bool)]) {
+pub(super) fn push(proxy: &Proxy, generation: u64, workers: &[(&str, bool)]) {
     let report =
         |(address, busy): &(&str, bool)| json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": busy});
     push_reports(proxy, generation, &workers.iter().map(report).collect::<Vec<_>>());
@@ -61,7 +61,7 @@ fn ask(prompt: u64) -> Ask {
 }
 
 impl Proxy {
-    fn ask(&self, vm: &mut Vm, prompt: u64) -> Result<Admission, Reason> {
+    pub(super) fn ask(&self, vm: &mut Vm, prompt: u64) -> Result<Admission, Reason> {
         let rules = self.rules("acme", "p");
         let classes = rules.pool.classes_of(None, Tokens(prompt));
         let key = self.policy.tenant_key("acme");
@@ -211,36 +211,12 @@ fn a_lease_keeps_the_block_size_that_it_began_with() {
 }
 
 #[test]
-fn a_worker_that_refuses_is_busy_for_every_vm_until_the_next_view() {
-    let mut proxy = proxy(&json!({"pools": [{"name": "p", "max_in_flight": 9}]}));
-    let (mut one, mut two) = (proxy.vm(), proxy.vm());
-    push(&proxy, 1, &[(A, false), (B, true)]);
-    let pool = Arc::clone(proxy.policy.only_pool().unwrap());
-    for nobody in [B, "10.9.9.9:1", ""] {
-        one.mark(&*proxy.store, &pool, nobody, proxy.now);
-        assert!(proxy.ask(&mut two, 1).is_ok(), "{nobody} is not one of the free");
-    }
-    one.mark(&*proxy.store, &pool, A, proxy.now);
-    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy));
-    push(&proxy, 2, &[(A, false), (B, true)]);
-    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy), "its scrape may be older than the refusal");
-    proxy.now = Time(proxy.now.0 + 100);
-    assert!(proxy.ask(&mut two, 1).is_ok(), "the view is newer than the refusal");
-    one.mark(&*proxy.store, &pool, A, proxy.now);
-    proxy.now = Time(proxy.now.0 + 999);
-    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy));
-    proxy.now = Time(proxy.now.0 + 1);
-    assert!(proxy.ask(&mut two, 1).is_ok(), "after a second it is tried again");
-}
-
-#[test]
 fn addresses_are_compared_as_proxies_write_them() {
     let proxy = proxy(&json!({"pools": [{"name": "p", "max_in_flight": 9, "pick_endpoint": true}]}));
     let mut vm = proxy.vm();
     push(&proxy, 1, &[("[FD00:0::7]:80", false), ("worker-1:80", false)]);
     assert_eq!(proxy.ask(&mut vm, 1).unwrap().endpoint.unwrap().header, "[fd00::7]:80");
-    let pool = Arc::clone(proxy.policy.only_pool().unwrap());
-    vm.mark(&*proxy.store, &pool, "[fd00::7]:80", proxy.now);
+    super::refusals::refuse(&proxy, &mut vm, "[fd00::7]:80", 1);
     assert_eq!(proxy.ask(&mut vm, 1).unwrap().endpoint, None, "the other is a name, which a proxy cannot be told");
 }
 
