@@ -144,26 +144,31 @@ impl Default for Fields {
 
 impl Fields {
     /// An entry whose value is of a kind; with `has_length` the kind's bytes are preceded by their number.
+    #[inline(always)]
     fn put(&mut self, name: &str, kind: u8, has_length: bool, bytes: &[u8]) {
         let length = if has_length { length_of(bytes.len()) } else { 0 };
         let value = 1 + length + bytes.len();
         let key = 1 + length_of(name.len()) + name.len();
-        self.0.push(ENTRY);
-        self.length(key + 1 + length_of(value) + value);
-        self.0.push(KEY);
-        self.length(name.len());
+        self.begin(ENTRY, key + 1 + length_of(value) + value);
+        self.begin(KEY, name.len());
         self.0.extend_from_slice(name.as_bytes());
-        self.0.push(VALUE);
-        self.length(value);
-        self.0.push(kind);
+        self.begin(VALUE, value);
         if has_length {
-            self.length(bytes.len());
+            self.begin(kind, bytes.len());
+        } else {
+            self.0.push(kind);
         }
         self.0.extend_from_slice(bytes);
     }
 
-    /// A length in groups of seven bits, the lowest first; all but the last have the highest bit set.
-    fn length(&mut self, length: usize) {
+    /// The begin of a field of a length: its number and wire type, and the length in groups of seven bits, the lowest first; all but the last
+    /// have the highest bit set.
+    #[inline(always)]
+    fn begin(&mut self, field: u8, length: usize) {
+        if length < 0x80 {
+            return self.0.extend_from_slice(&[field, length as u8]);
+        }
+        self.0.push(field);
         let mut left = length;
         while left >= 0x80 {
             self.0.push(left as u8 | 0x80);
@@ -201,8 +206,11 @@ impl Fields {
     }
 }
 
-/// Bytes that [`Fields::length`] writes.
+/// Bytes that a length takes.
 fn length_of(length: usize) -> usize {
+    if length < 0x80 {
+        return 1;
+    }
     let bits = usize::BITS.saturating_sub(length.leading_zeros()).max(1);
     bits.div_ceil(7) as usize
 }

@@ -69,11 +69,11 @@ impl fmt::Display for StoreError {
 /// [`StoreError::Foreign`].
 pub fn read<R: Record>(store: &impl Store, key: &str) -> Result<(R, Version), StoreError> {
     let (bytes, version) = store.read(key);
-    let record = match bytes {
-        None => Some(R::default()),
-        Some(bytes) => R::decode(&bytes),
-    };
-    record.map(|record| (record, version)).ok_or_else(|| StoreError::Foreign { key: key.to_owned() })
+    let Some(bytes) = bytes else { return Ok((R::default(), version)) };
+    match R::decode(&bytes) {
+        Some(record) => Ok((record, version)),
+        None => Err(StoreError::Foreign { key: key.to_owned() }),
+    }
 }
 
 /// Changes a record by `step`, which must be pure: it may run once for every attempt. When it returns `Err`, nothing is
@@ -97,19 +97,19 @@ pub fn update<R: Record, T, E>(
 pub fn update_from<R: Record, T, E>(
     store: &impl Store,
     key: &str,
-    first: (R, Version),
+    mut seen: (R, Version),
     mut step: impl FnMut(&mut R) -> Result<T, E>,
 ) -> Result<Result<T, E>, StoreError> {
-    let (mut record, mut version) = first;
+    // Why the pair is not taken apart: a record is large, and would be moved once more.
     for _ in 0..MAX_ATTEMPTS {
-        let done = match step(&mut record) {
+        let done = match step(&mut seen.0) {
             Ok(done) => done,
             Err(refused) => return Ok(Err(refused)),
         };
-        if store.write(key, &record.encode(), version).is_ok() {
+        if store.write(key, &seen.0.encode(), seen.1).is_ok() {
             return Ok(Ok(done));
         }
-        (record, version) = read(store, key)?;
+        seen = read(store, key)?;
     }
     Err(StoreError::Contention { key: key.to_owned() })
 }

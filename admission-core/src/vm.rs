@@ -448,7 +448,8 @@ impl Vm {
             }
             let somebody_waits = !ledger.nobody_waits() || ledger.blocked(members).next().is_some();
             let spent = budget.as_ref().map(|it| ledger.spent(&it.rates)).unwrap_or_default();
-            Ok::<_, std::convert::Infallible>((spent, somebody_waits.then(|| ledger.clone())))
+            // Why in a box: a ledger is large, and the place for one would be moved with every result, mostly empty.
+            Ok::<_, std::convert::Infallible>((spent, somebody_waits.then(|| Box::new(ledger.clone()))))
         })?;
         let Ok((spent, waited_for)) = after;
         if let Some(ledger) = waited_for {

@@ -59,7 +59,7 @@ const SECTION_REFUSED_REQUESTS: u8 = 39;
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.section(SECTION_COLUMNS, |out| self.columns.write(out));
+        rows(&mut writer, SECTION_COLUMNS, &self.columns);
         if self.admitted != Admitted::default() {
             writer.section(SECTION_ADMITTED, |out| {
                 out.u64(self.admitted.requests);
@@ -75,13 +75,13 @@ impl Record for Ledger {
                 out.u64(self.tokens_spent.0);
             });
         }
-        writer.section(SECTION_TALLIES, |out| self.tallies.write(out));
+        rows(&mut writer, SECTION_TALLIES, &self.tallies);
         writer.section(SECTION_MARKS, |out| self.marks.write(out));
         writer.section(SECTION_FLOWS, |out| self.flows.write(out));
-        writer.section(SECTION_BLOCKED, |out| self.blocked.write(out));
-        writer.section(SECTION_WAITING, |out| self.line.waiting.write(out));
-        writer.section(SECTION_HEADS, |out| self.line.heads.write(out));
-        writer.section(SECTION_FOR_A_CLASS, |out| self.line.for_a_class.write(out));
+        rows(&mut writer, SECTION_BLOCKED, &self.blocked);
+        rows(&mut writer, SECTION_WAITING, &self.line.waiting);
+        rows(&mut writer, SECTION_HEADS, &self.line.heads);
+        rows(&mut writer, SECTION_FOR_A_CLASS, &self.line.for_a_class);
         writer.section(SECTION_BANDS, |out| self.bands.write(out));
         if let Some((epoch, generation)) = self.refused_under {
             writer.section(SECTION_REFUSED_UNDER, |out| {
@@ -92,31 +92,31 @@ impl Record for Ledger {
         if self.acknowledged != Acknowledged::default() {
             writer.section(SECTION_ACKNOWLEDGED, |out| self.acknowledged.write(out));
         }
-        writer.section(SECTION_BEGUN, |out| self.begun.write(out));
-        writer.section(SECTION_DEMAND, |out| self.line.demand.write(out));
-        writer.section(SECTION_YIELDING, |out| self.line.yielding.write(out));
+        rows(&mut writer, SECTION_BEGUN, &self.begun);
+        rows(&mut writer, SECTION_DEMAND, &self.line.demand);
+        rows(&mut writer, SECTION_YIELDING, &self.line.yielding);
         if self.hold != Hold::default() {
             writer.section(SECTION_HOLD, |out| self.hold.write(out));
         }
-        writer.section(SECTION_BEGUN_AT, |out| self.begun_at.write(out));
+        rows(&mut writer, SECTION_BEGUN_AT, &self.begun_at);
         if self.last_starts != LastStarts::default() {
             writer.section(SECTION_LAST_STARTS, |out| self.last_starts.write(out));
         }
-        writer.section(SECTION_LARGE, |out| self.line.large.write(out));
-        writer.section(SECTION_EVICTABLE, |out| self.evictable.write(out));
-        writer.section(SECTION_ASKED, |out| self.asked.write(out));
+        rows(&mut writer, SECTION_LARGE, &self.line.large);
+        rows(&mut writer, SECTION_EVICTABLE, &self.evictable);
+        rows(&mut writer, SECTION_ASKED, &self.asked);
         writer.section(SECTION_GONE, |out| self.gone.write(out));
         if self.evicted > 0 {
             writer.section(SECTION_EVICTED, |out| out.u64(self.evicted));
         }
         writer.section(SECTION_SUB_FLOWS, |out| self.sub_flows.write(out));
-        writer.section(SECTION_HEADS_PARTS, |out| self.line.parts().write(out));
-        writer.section(SECTION_BLOCKED_PARTS, |out| self.blocked.filter_map(Blocked::part).write(out));
+        rows(&mut writer, SECTION_HEADS_PARTS, &self.line.parts());
+        rows(&mut writer, SECTION_BLOCKED_PARTS, &self.blocked.filter_map(Blocked::part));
         writer.section(SECTION_TIER_BUDGETS, |out| self.tier_budgets.write(out));
-        writer.section(SECTION_KEPT, |out| self.line.kept.write(out));
+        rows(&mut writer, SECTION_KEPT, &self.line.kept);
         writer.section(SECTION_CHARGED_UNDER, |out| self.charged_under.write(out));
-        writer.section(SECTION_QUEUED, |out| self.queued.write(out));
-        writer.section(SECTION_RATED, |out| self.line.rated.write(out));
+        rows(&mut writer, SECTION_QUEUED, &self.queued);
+        rows(&mut writer, SECTION_RATED, &self.line.rated);
         if self.reading != Reading::default() {
             writer.section(SECTION_READING, |out| self.reading.write(out));
         }
@@ -174,6 +174,13 @@ impl Record for Ledger {
         record.line.set_parts(&heads_parts);
         record.blocked.zip(&blocked_parts, |_, _| true, Blocked::set_part);
         Some(record)
+    }
+}
+
+/// Appends rows as a section, if there are any: most records have few kinds.
+fn rows<T: Row>(writer: &mut Writer, tag: u8, rows: &PerVm<T>) {
+    if !rows.is_empty() {
+        writer.section(tag, |out| rows.write(out));
     }
 }
 

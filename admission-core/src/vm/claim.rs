@@ -93,7 +93,8 @@ impl Claim<'_> {
         let (tenant_before, spent) = update_at(store, tenant_key, |tenant: &mut Ledger| {
             also.count_in(tenant, members);
             judge(Held { tenant, pool: &pool_seen, members })?;
-            let before = tenant.clone();
+            // Why in a box: a ledger is large, and would be moved with every result.
+            let before = Box::new(tenant.clone());
             tenant.charge(members, holder, *lane, *amount);
             tenant.spend(tenant_rates, *cost, spent_at);
             if let Some(rest) = self.rest {

@@ -38,9 +38,9 @@ impl Elsewhere {
     pub(super) fn counted_again(
         &self,
         store: &impl Store,
-        mut tenant: Ledger,
+        mut tenant: Box<Ledger>,
         members: &Members,
-    ) -> Result<Ledger, StoreError> {
+    ) -> Result<Box<Ledger>, StoreError> {
         if let Self(Some((other, _))) = self {
             tenant.count_also(&ledger_at(store, other)?, members);
         }
