@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 
+use crate::directory::Directory;
 use crate::gather::gather;
 use crate::keys::Keys;
 use crate::ledger::Ledger;
@@ -208,6 +209,7 @@ fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) 
     let members: Members = store::read(store, &keys.members())?.0;
     let mut answer =
         ViewAnswer { epoch: document.epoch, generation: document.generation, form: FORM, ..ViewAnswer::default() };
+    answer.needs = needs(store, keys, &members)?;
     let mut wakes = Vec::new();
     for (name, pool) in &document.pools {
         let (credit, ledger) = acknowledge(store, keys, name, &members, now)?;
@@ -249,6 +251,12 @@ fn acknowledge(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Pools that the policies of live VMs need views of.
+fn needs(store: &impl Store, keys: &Keys, members: &Members) -> Result<BTreeSet<String>, StoreError> {
+    let directory: Directory = store::read(store, &keys.directory())?.0;
+    Ok(directory.need_views(members))
 }
 
 fn standing_summary(store: &impl Store, keys: &Keys, pool: &str) -> Option<ViewSummary> {

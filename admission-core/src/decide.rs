@@ -321,11 +321,10 @@ fn not_named(pool: &Pool) -> Detail {
 /// Sentence for the log where the last view, which came then, does not name a pool.
 #[must_use]
 pub fn view_notice(pool: &Pool, view: Option<&ViewSummary>, came: Option<Time>, now: Time) -> Option<String> {
-    let needs_one = pool.max_in_flight_per_worker.is_some() || pool.headroom.is_some() || pool.pick_endpoint;
     let hold = pool.stale.hold;
     let is_fresh = came.is_some_and(|came| now.since(came) <= hold);
     let is_named = view.is_some_and(|view| now.since(view.received) <= hold);
-    (needs_one && is_fresh && !is_named).then(|| {
+    (pool.needs_view() && is_fresh && !is_named).then(|| {
         format!(
             "pool {:?}: the sidecar's views do not name it, so nothing is known of its workers: either the sidecar does not know them yet \
              (its /readyz says so), or the pool has another name in its configuration",

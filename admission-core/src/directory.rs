@@ -15,6 +15,7 @@ const SECTION_TENANTS: u8 = 2;
 const SECTION_LANES: u8 = 3;
 const SECTION_CLASSES: u8 = 4;
 const SECTION_POLICIES: u8 = 5;
+const SECTION_NEED_VIEWS: u8 = 6;
 
 /// Ends a name; no name contains it.
 const END: u8 = b'\n';
@@ -37,13 +38,15 @@ pub struct Directory {
 /// Places in shadow that are shown of a policy; a configuration may have one for each tenant.
 const MOST_SHADOWS: usize = 32;
 
-/// A policy that a VM decides by, as far as the state page shows it.
+/// A policy that a VM decides by, as far as the state page and sidecars are to know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
     /// Fingerprint of its configuration.
     pub fingerprint: String,
     /// Places of its configuration that say `mode: shadow`.
     pub shadows: Vec<String>,
+    /// Pools that it needs views of.
+    pub need_views: BTreeSet<String>,
 }
 
 impl Held {
@@ -56,7 +59,8 @@ impl Held {
         if left_out > 0 {
             shadows.push(format!("{left_out} more"));
         }
-        Self { fingerprint: policy.fingerprint.clone(), shadows }
+        let need_views = gather(policy.pools().filter(|pool| pool.needs_view()).map(|pool| pool.name.clone()));
+        Self { fingerprint: policy.fingerprint.clone(), shadows, need_views }
     }
 }
 
@@ -94,6 +98,12 @@ impl Directory {
         self.policies.iter().filter(|(holder, _)| members.counts(holder.epoch)).map(|(holder, held)| (*holder, held))
     }
 
+    /// Pools that the policies of live VMs need views of.
+    #[must_use]
+    pub fn need_views(&self, members: &Members) -> BTreeSet<String> {
+        gather(self.policies(members).flat_map(|(_, held)| &held.need_views).cloned())
+    }
+
     /// Says which policy a VM decides by; false when it was said.
     pub fn hold(&mut self, members: &Members, holder: Holder, held: &Held) -> bool {
         if self.policies.get(&holder) == Some(held) {
@@ -108,22 +118,50 @@ impl Directory {
         for (holder, held) in &self.policies {
             out.u16(holder.slot);
             out.u64(holder.epoch);
-            let lines = [&held.fingerprint].into_iter().chain(&held.shadows).map(String::as_str);
-            let text = gather::<Vec<&str>, _>(lines).join("\n");
-            out.u32(u32::try_from(text.len()).unwrap_or(0));
-            out.bytes(text.as_bytes());
+            write_lines(out, &held.fingerprint, held.shadows.iter());
         }
     }
+
+    /// Once for each policy: all VMs of a proxy have the same, but for a moment.
+    fn write_need_views(&self, out: &mut Writer) {
+        let by_policy: BTreeMap<_, _> =
+            gather(self.policies.values().map(|held| (&held.fingerprint, &held.need_views)));
+        for (fingerprint, pools) in by_policy {
+            write_lines(out, fingerprint, pools.iter());
+        }
+    }
+}
+
+/// Writes a text of several lines behind its length.
+fn write_lines<'a>(out: &mut Writer, first: &'a str, others: impl Iterator<Item = &'a String>) {
+    let text = gather::<Vec<&str>, _>(std::iter::once(first).chain(others.map(String::as_str))).join("\n");
+    out.u32(u32::try_from(text.len()).unwrap_or(0));
+    out.bytes(text.as_bytes());
+}
+
+/// Reads a text behind its length.
+fn read_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+    let length = usize::try_from(reader.u32()?).ok()?;
+    std::str::from_utf8(reader.bytes(length)?).ok()
+}
+
+fn read_need_views(reader: &mut Reader<'_>) -> Option<BTreeMap<String, BTreeSet<String>>> {
+    let mut all = BTreeMap::new();
+    while !reader.is_empty() {
+        let mut lines = read_text(reader)?.split('\n').map(str::to_owned);
+        let fingerprint = lines.next().unwrap_or_default();
+        all.insert(fingerprint, gather(lines));
+    }
+    Some(all)
 }
 
 fn read_policies(reader: &mut Reader<'_>) -> Option<BTreeMap<Holder, Held>> {
     let mut policies = BTreeMap::new();
     while !reader.is_empty() {
         let holder = Holder { slot: reader.u16()?, epoch: reader.u64()? };
-        let length = usize::try_from(reader.u32()?).ok()?;
-        let mut lines = std::str::from_utf8(reader.bytes(length)?).ok()?.split('\n').map(str::to_owned);
+        let mut lines = read_text(reader)?.split('\n').map(str::to_owned);
         let fingerprint = lines.next().unwrap_or_default();
-        policies.insert(holder, Held { fingerprint, shadows: lines.collect() });
+        policies.insert(holder, Held { fingerprint, shadows: lines.collect(), ..Held::default() });
     }
     Some(policies)
 }
@@ -145,15 +183,20 @@ impl Record for Directory {
             });
         }
         writer.section(SECTION_POLICIES, |out| self.write_policies(out));
+        writer.section(SECTION_NEED_VIEWS, |out| self.write_need_views(out));
         writer.finish(&self.unknown)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut directory = Self::default();
+        let (mut directory, mut need_views) = (Self::default(), BTreeMap::new());
         directory.unknown = Sections::read(bytes, |tag, mut reader| {
             let names = match tag {
                 SECTION_POLICIES => {
                     directory.policies = read_policies(&mut reader)?;
+                    return Some(true);
+                }
+                SECTION_NEED_VIEWS => {
+                    need_views = read_need_views(&mut reader)?;
                     return Some(true);
                 }
                 SECTION_POOLS => &mut directory.pools,
@@ -167,6 +210,9 @@ impl Record for Directory {
             }
             Some(true)
         })?;
+        for held in directory.policies.values_mut() {
+            held.need_views = need_views.get(&held.fingerprint).cloned().unwrap_or_default();
+        }
         Some(directory)
     }
 }
@@ -195,6 +241,7 @@ mod tests {
         let held = |fingerprint: &str, shadows: &[&str]| Held {
             fingerprint: fingerprint.to_owned(),
             shadows: shadows.iter().map(|place| (*place).to_owned()).collect(),
+            ..Held::default()
         };
         let mut directory = Directory::default();
         assert!(directory.hold(&members, a, &held("1", &["mode", "routes[0] (new)"])));
@@ -211,5 +258,33 @@ mod tests {
         assert_eq!(of(&members), [(0, "2".to_owned(), 1), (1, "1".to_owned(), 0)]);
         members.fence(&[crate::members::Member { holder: a, heartbeat: 0 }]);
         assert_eq!(of(&members), [(1, "1".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn the_policies_of_live_vms_say_which_pools_need_views() {
+        let mut members = Members::default();
+        let (a, b) = (members.join().unwrap(), members.join().unwrap());
+        let mut directory = Directory::default();
+        let policy = |json: &str| -> Box<Policy> {
+            let Ok(crate::policy::Plugin::Filter(policy)) = crate::policy::Plugin::parse(json.as_bytes()) else {
+                panic!("{json}")
+            };
+            policy
+        };
+        let old = policy(
+            r#"{"pools": [{"name": "a", "models": ["a"], "max_in_flight_per_worker": 2},
+                {"name": "b", "models": ["b"], "max_in_flight": 9, "pick_endpoint": true}, {"name": "c", "max_in_flight": 2}]}"#,
+        );
+        let new = policy(r#"{"pools": [{"name": "d", "max_in_flight": 2, "kv": {}}]}"#);
+        for (vm, policy) in [(a, &old), (b, &new)] {
+            directory.add(&Directory::of(policy));
+            directory.hold(&members, vm, &Held::of(policy));
+        }
+        let needed = |directory: &Directory, members: &Members| {
+            Directory::decode(&directory.encode()).unwrap().need_views(members).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(needed(&directory, &members), ["a", "b", "d"]);
+        directory.hold(&members, a, &Held::of(&new));
+        assert_eq!(needed(&directory, &members), ["d"], "another policy has come");
     }
 }

@@ -4,7 +4,7 @@
 //! state page and, per pool, a fixed-size [`ViewSummary`], which is all that a request reads to be judged, and its
 //! [`Workers`], from which [`crate::endpoint`] chooses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -224,6 +224,9 @@ pub struct ViewAnswer {
     /// not count them apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<BTreeMap<String, u64>>,
+    /// Pools of which policies need views, whatever the document names.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub needs: BTreeSet<String>,
     /// Highest form of documents that the filter takes.
     #[serde(default = "first_form")]
     pub form: u32,
@@ -263,6 +266,9 @@ pub struct ViewQuestion {
     /// Requests of those that wait for nothing but the pool, in lanes without a dispatch budget. Form 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<BTreeMap<String, u64>>,
+    /// Pools of which policies need views. Form 2.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub needs: BTreeSet<String>,
     /// The view that stands; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub have: Option<Have>,
@@ -297,7 +303,7 @@ impl ViewQuestion {
     /// The same question as a sidecar of the first form understands it.
     #[must_use]
     pub fn in_first_form(self) -> Self {
-        Self { held: BTreeMap::new(), demand: None, form: FIRST_FORM, ..self }
+        Self { held: BTreeMap::new(), demand: None, needs: BTreeSet::new(), form: FIRST_FORM, ..self }
     }
 }
 

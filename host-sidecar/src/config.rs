@@ -44,6 +44,8 @@ pub struct Config {
     pub push: Push,
     /// What the sidecar's own HTTP asks of who changes thresholds or reads views; without one both are refused.
     pub api_token: Option<TokenSource>,
+    /// Where thresholds are kept that are set by its HTTP; without one they are lost at a restart.
+    pub thresholds_file: Option<PathBuf>,
     /// How GPUs are looked at.
     pub hardware: Hardware,
     /// Whom to tell.
@@ -134,8 +136,8 @@ pub enum TokenSource {
 pub struct Pool {
     /// As the filter's policy names it.
     pub name: String,
-    /// As `/busy_threshold` names it.
-    pub model: String,
+    /// Names of its models for `/busy_threshold`, beside those that its workers' pages name; never empty.
+    pub models: Vec<String>,
     /// Whose metrics page its workers show; `None` when that shows on the page itself.
     pub engine: Option<Engine>,
     /// When a worker counts as busy.

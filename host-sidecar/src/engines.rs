@@ -3,6 +3,7 @@
 //! Each adapter is a table from metric names to what they mean, and says at its head what its engine does not tell. All
 //! are pure and share one rule for what cannot be believed ([`sheet`]).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -126,6 +127,10 @@ impl Engine {
     }
 }
 
+/// Models that are remembered of one page, and the longest name of one: a page may not blow up what is listed.
+const MOST_MODELS: usize = 64;
+const LONGEST_MODEL: usize = 256;
+
 /// What `page` says if it is `engine`'s.
 ///
 /// # Errors
@@ -152,7 +157,23 @@ fn read_as(engine: &Engine, page: &Page) -> Result<Reading, PageError> {
     };
     let (ranks, limits, mut doubts) = (sheet.reports()?, sheet.limits(), sheet.doubts());
     doubts.extend(page.is_cut().then_some(LAST_LINE));
-    Ok(Reading { engine: engine.clone(), ranks, limits, doubts, hardware })
+    let models = models(engine, page);
+    Ok(Reading { engine: engine.clone(), ranks, limits, doubts, models, hardware })
+}
+
+/// Models that the page labels what is read of it with.
+fn models(engine: &Engine, page: &Page) -> Vec<String> {
+    let mut names = BTreeSet::new();
+    for ((), sample) in page.samples(|name| engine.wants(name).then_some(())) {
+        let name = sample.label("model_name").or_else(|| sample.label("model"));
+        if let Some(name) = name.filter(|name| !name.is_empty() && name.len() <= LONGEST_MODEL)
+            && names.len() < MOST_MODELS
+            && !names.contains(&*name)
+        {
+            names.insert(name.into_owned());
+        }
+    }
+    names.into_iter().collect()
 }
 
 /// Whose page this is, by the first load gauge on it. A Dynamo worker shows its engine's gauges beside its own, and the

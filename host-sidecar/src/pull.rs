@@ -149,6 +149,7 @@ impl Pulls {
             held: question.held.clone(),
             queued: question.queued.clone(),
             demand: question.demand.clone(),
+            needs: question.needs.clone(),
             form: question.form,
         };
         asker.told.speak(question.form);

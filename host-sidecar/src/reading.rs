@@ -15,6 +15,8 @@ pub struct Reading {
     pub limits: Limits,
     /// Names of the numbers that the page tells and that cannot be believed: they count as unknown.
     pub doubts: Vec<&'static str>,
+    /// Names of the models that the page labels its numbers with, in order.
+    pub models: Vec<String>,
     /// The GPUs that the same page tells of; most engines' pages tell of none.
     pub hardware: Vec<Gpu>,
 }

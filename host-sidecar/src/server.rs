@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use crate::connections;
 use crate::fetch::token;
 use crate::pull::{self, Pulls};
-use crate::shared::Shared;
+use crate::shared::{SetError, Shared};
 use crate::table::{ProxyRow, Snapshot, ThresholdError, Way};
 use crate::thresholds::{ModelThresholds, ThresholdRequest};
 
@@ -113,12 +113,19 @@ async fn request_thresholds(
     if !request.is_read() {
         authorize(&shared, &headers).await?;
     }
-    let now = shared.now();
-    let thresholds = shared.update(|table| table.request_thresholds(&request, now)).map_err(|error| match error {
-        ThresholdError::UnknownModel(model) => {
-            Refusal(StatusCode::NOT_FOUND, format!("no pool serves the model {model:?}"))
+    let thresholds = shared.request_thresholds(&request).await.map_err(|error| match error {
+        SetError::Request(ThresholdError::UnknownModel(model)) => {
+            let error = format!(
+                "no pool serves the model {model:?}: neither `pools[].model` and `models` nor a worker's page name it"
+            );
+            Refusal(StatusCode::NOT_FOUND, error)
         }
-        ThresholdError::OutOfRange(sentence) => Refusal(StatusCode::BAD_REQUEST, sentence),
+        SetError::Request(ThresholdError::OutOfRange(sentence)) => Refusal(StatusCode::BAD_REQUEST, sentence),
+        SetError::File(error) => {
+            let error = format!("nothing was changed, since `api.thresholds_file` cannot be written: {error}");
+            Refusal(StatusCode::INTERNAL_SERVER_ERROR, error)
+        }
+        SetError::Task(error) => Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     })?;
     if !request.is_read() {
         tracing::info!(model = thresholds.model, thresholds = ?thresholds.thresholds, "busy thresholds set");
@@ -196,8 +203,13 @@ fn missing(shared: &Shared) -> Vec<String> {
         };
         let pushed = table.proxies().filter(|row| row.way == Way::Pushed);
         let late = pushed.filter_map(|row| Some(format!("proxy {} {}", row.name, lacks(&row)?)));
+        // Why not those of proxies that ask: they could no longer ask for the others.
+        let unknown = table.proxies().filter(|row| row.way == Way::Pushed).flat_map(|row| {
+            let sentence = |pool| format!("proxy {} needs views of pool {pool}, which `pools` lacks", row.name);
+            row.unknown.into_iter().map(sentence).collect::<Vec<_>>()
+        });
         let unattended = (!table.is_attended(now)).then(|| "no scrape of a worker has ended for long".to_owned());
-        table.unsettled().chain(late).chain(unattended).collect()
+        table.unsettled().chain(late).chain(unknown).chain(unattended).collect()
     })
 }
 

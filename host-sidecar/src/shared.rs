@@ -12,7 +12,8 @@ use crate::Config;
 use crate::fetch::{Peer, TlsError};
 use crate::metrics::Counters;
 use crate::reading::Gpu;
-use crate::table::{ProxyId, Revision, Table};
+use crate::table::{News, ProxyId, Revision, Table, ThresholdError};
+use crate::thresholds::{Kept, ModelThresholds, NotKept, Requested, ThresholdRequest};
 
 /// The configuration as it stands, the table under one lock, and a wake-up for whoever waits for it to change.
 pub struct Shared {
@@ -27,6 +28,8 @@ pub struct Shared {
     local_gpus: Mutex<Vec<Gpu>>,
     /// Whoever asked last did so without the token of the API.
     met_stranger: AtomicBool,
+    /// Thresholds that were set at run time. One at a time is set, read, kept and made to count.
+    kept: tokio::sync::Mutex<Kept>,
 }
 
 /// Tells when another configuration has been taken over.
@@ -56,6 +59,17 @@ pub struct BadTls {
     pub error: TlsError,
 }
 
+/// Why thresholds are not set.
+#[derive(Debug)]
+pub enum SetError {
+    /// The request cannot be followed.
+    Request(ThresholdError),
+    /// The file that keeps them cannot be written.
+    File(NotKept),
+    /// The task that writes that file has failed.
+    Task(tokio::task::JoinError),
+}
+
 impl Shared {
     /// # Errors
     /// A certificate of a pool cannot be used.
@@ -71,6 +85,7 @@ impl Shared {
             current: watch::Sender::new(current),
             local_gpus: Mutex::default(),
             met_stranger: AtomicBool::new(false),
+            kept: tokio::sync::Mutex::default(),
         })
     }
 
@@ -122,9 +137,16 @@ impl Shared {
         look(&self.lock())
     }
 
-    /// Takes what a proxy has said, and logs the pools that several proxies have come to serve.
+    /// Takes what a proxy has said, and logs what has become noteworthy of pools.
     pub fn said(&self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: Option<Vec<Arc<str>>>) {
-        for (pool, proxies) in self.update(|table| table.said(proxy, answer, now, took)) {
+        let News { shared, unknown } = self.update(|table| table.said(proxy, answer, now, took));
+        for pool in unknown {
+            tracing::error!(
+                pool,
+                "a proxy needs views of this pool, and no `pools[].name` of this sidecar is that: nothing is known there of its workers"
+            );
+        }
+        for (pool, proxies) in shared {
             tracing::warn!(
                 pool = &*pool,
                 proxies,
@@ -149,6 +171,40 @@ impl Shared {
 
     pub fn revisions(&self) -> watch::Receiver<Revision> {
         self.revision.subscribe()
+    }
+
+    /// Lets thresholds count that were set before the last start.
+    ///
+    /// # Errors
+    /// The file that keeps them cannot be read.
+    pub fn restore_thresholds(&mut self) -> Result<(), NotKept> {
+        let Some(path) = self.config().thresholds_file.clone() else { return Ok(()) };
+        let kept = Kept::read(&path)?;
+        for (pool, over) in kept.pools() {
+            self.update(|table| table.set_thresholds(pool, over, Duration::ZERO));
+        }
+        *self.kept.get_mut() = kept;
+        Ok(())
+    }
+
+    /// Reads or sets thresholds. What is set is kept first, where a file is given, and counts from `now` on.
+    ///
+    /// # Errors
+    /// See [`SetError`]; nothing is changed then.
+    pub async fn request_thresholds(&self, request: &ThresholdRequest) -> Result<ModelThresholds, SetError> {
+        let mut kept = self.kept.lock().await;
+        let Requested { thresholds, set } =
+            self.read(|table| table.requested_thresholds(request)).map_err(SetError::Request)?;
+        if let Some((pool, over)) = set.filter(|_| !request.is_read()) {
+            if let Some(path) = self.config().thresholds_file.clone() {
+                let (before, name) = (kept.clone(), pool.clone());
+                let written = tokio::task::spawn_blocking(move || before.with(&path, name, over)).await;
+                *kept = written.map_err(SetError::Task)?.map_err(SetError::File)?;
+            }
+            let now = self.now();
+            self.update(|table| table.set_thresholds(&pool, &over, now));
+        }
+        Ok(thresholds)
     }
 
     /// Until there is a pool of which enough is known to tell it. Before, workers would be told to be down of which

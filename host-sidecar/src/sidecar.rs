@@ -58,7 +58,11 @@ impl Sidecar {
         let address = listener.local_addr().map_err(failed)?;
         log_all(&config.warnings());
 
-        let shared = Shared::new(config, epoch()).map_err(|bad| StartError::Config(vec![bad.into()]))?;
+        let mut shared = Shared::new(config, epoch()).map_err(|bad| StartError::Config(vec![bad.into()]))?;
+        shared.restore_thresholds().map_err(|error| {
+            let (path, message) = ("api.thresholds_file".into(), error.to_string());
+            StartError::Config(vec![ConfigError { path, message }])
+        })?;
         let shared = Arc::new(shared);
         let mut tasks = JoinSet::new();
         let tellers = Builder::new_multi_thread().worker_threads(1).thread_name("pushes").enable_all().build();

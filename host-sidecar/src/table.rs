@@ -12,7 +12,7 @@ use admission_core::view::{Credit, PoolReport, ViewAnswer};
 use crate::config::{self, Patience};
 use crate::discovery::{Condition, Found, Member};
 use crate::reading::{Gpu, Limits, Reading};
-use crate::thresholds::{ModelThresholds, ThresholdRequest};
+use crate::thresholds::{ModelThresholds, Override, Requested, ThresholdRequest};
 
 mod pool;
 mod proxies;
@@ -100,6 +100,15 @@ pub struct PoolNow<'a> {
     pub dispatch_budget: Option<f64>,
     /// Those that have been tried, in the order of their addresses.
     pub workers: Vec<WorkerNow<'a>>,
+}
+
+/// News of pools in what a proxy said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Pools that several proxies have come to serve, with their number.
+    pub shared: Vec<(Arc<str>, usize)>,
+    /// Pools that a proxy needs views of and that are not configured here.
+    pub unknown: Vec<String>,
 }
 
 /// All there is to show at one moment, copied so that nobody waits while it is written out.
@@ -268,14 +277,7 @@ impl Table {
     /// sample's credit goes back to nothing: too small a credit overstates the load for one scrape, too large a one
     /// would overshoot. Of pools that are not known here nothing is remembered.
     ///
-    /// Returns the pools that several proxies have come to serve, with their number.
-    pub fn said(
-        &mut self,
-        proxy: ProxyId,
-        answer: &ViewAnswer,
-        now: Duration,
-        took: Option<Vec<Arc<str>>>,
-    ) -> Vec<(Arc<str>, usize)> {
+    pub fn said(&mut self, proxy: ProxyId, answer: &ViewAnswer, now: Duration, took: Option<Vec<Arc<str>>>) -> News {
         let is_known = |name: &str| self.pools.iter().any(|pool| *pool.name == *name);
         for pool in self.proxies.said(proxy, answer, now, took, is_known) {
             for pool in self.pools.iter_mut().filter(|known| known.name == pool) {
@@ -284,6 +286,8 @@ impl Table {
                 self.revision.states += 1;
             }
         }
+        let unknown =
+            self.proxies.needs(proxy, &answer.needs, |name| self.pools.iter().any(|pool| *pool.name == *name));
         let mut shared = Vec::new();
         for pool in self.pools.iter_mut().filter(|pool| answer.queued.contains_key(&*pool.name)) {
             let proxies = self.proxies.serving(&pool.name, now);
@@ -291,7 +295,7 @@ impl Table {
                 shared.push((Arc::clone(&pool.name), proxies));
             }
         }
-        shared
+        News { shared, unknown }
     }
 
     /// Every proxy that is known.
@@ -331,31 +335,34 @@ impl Table {
 
     /// The thresholds of every model, in the order of the configuration.
     pub fn thresholds(&self) -> Vec<ModelThresholds> {
-        self.pools.iter().map(Pool::thresholds).collect()
+        self.pools.iter().flat_map(Pool::thresholds).collect()
     }
 
-    /// Reads or sets one model's thresholds; a change counts from `now` on, by the last samples. Reading a model that
-    /// no pool serves finds nothing set.
+    /// Thresholds as a request would have them. Reading those of a model that no pool serves finds nothing set.
     ///
     /// # Errors
-    /// Setting on an unknown model, or a number out of its range; nothing is changed then.
-    pub fn request_thresholds(
-        &mut self,
-        request: &ThresholdRequest,
-        now: Duration,
-    ) -> Result<ModelThresholds, ThresholdError> {
-        let pool = self.pools.iter_mut().find(|pool| pool.model == request.model);
-        let before = pool.as_ref().map_or_else(BusyThresholds::default, |pool| pool.busy);
-        let merged = request.merged_into(before).map_err(ThresholdError::OutOfRange)?;
-        let model = request.model.clone();
-        let Some(pool) = pool else {
-            return match request.is_read() {
-                true => Ok(ModelThresholds { model, thresholds: before }),
-                false => Err(ThresholdError::UnknownModel(model)),
-            };
-        };
-        pool.set_busy(merged, now, &self.patience, &mut self.revision);
-        Ok(pool.thresholds())
+    /// Setting on an unknown model, or a number out of its range.
+    pub fn requested_thresholds(&self, request: &ThresholdRequest) -> Result<Requested, ThresholdError> {
+        let model = request.model.as_str();
+        let named = self.pools.iter().find(|pool| pool.names(model));
+        let pool = named.or_else(|| self.pools.iter().find(|pool| pool.reports(model)));
+        let before = pool.map_or_else(BusyThresholds::default, |pool| pool.busy);
+        let thresholds = request.merged_into(before).map_err(ThresholdError::OutOfRange)?;
+        if pool.is_none() && !request.is_read() {
+            return Err(ThresholdError::UnknownModel(request.model.clone()));
+        }
+        let set =
+            pool.map(|pool| (pool.name.to_string(), Override { set: thresholds, instead_of: pool.configured_busy }));
+        Ok(Requested { thresholds: ModelThresholds { model: request.model.clone(), thresholds }, set })
+    }
+
+    /// Sets a pool's thresholds; they count from `now` on, by the last samples. Those that were set instead of others than the configuration's
+    /// are left alone: a new word of the configuration counts.
+    pub fn set_thresholds(&mut self, pool: &str, over: &Override, now: Duration) {
+        let known = self.pools.iter_mut().find(|known| *known.name == *pool);
+        if let Some(known) = known.filter(|known| known.configured_busy == over.instead_of) {
+            known.set_busy(over.set, now, &self.patience, &mut self.revision);
+        }
     }
 
     fn changed_targets(&mut self) {

@@ -3,6 +3,10 @@
 use admission_core::saturation::BusyThresholds;
 use serde::{Deserialize, Serialize};
 
+mod kept;
+
+pub use kept::{Kept, NotKept};
+
 /// Body of `POST /busy_threshold`: any number sets, none at all reads.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +29,24 @@ pub struct ModelThresholds {
     /// What stands.
     #[serde(flatten)]
     pub thresholds: BusyThresholds,
+}
+
+/// Thresholds that were set instead of the configuration's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Override {
+    /// Thresholds that count.
+    pub set: BusyThresholds,
+    /// The configuration's own; once that is another, it counts again.
+    pub instead_of: BusyThresholds,
+}
+
+/// Thresholds as a request would have them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Requested {
+    /// Answer to the request.
+    pub thresholds: ModelThresholds,
+    /// Pool whose thresholds it names, and what they are to be; `None` where no pool serves the model.
+    pub set: Option<(String, Override)>,
 }
 
 impl ThresholdRequest {

@@ -22,14 +22,22 @@ pub async fn start(worker: SocketAddr, more: &Value) -> Sidecar {
     Sidecar::start(Config::from_value(config).expect("a configuration")).await.expect("start the sidecar")
 }
 
+/// Status of a page of the sidecar, and what it holds.
+///
+/// # Panics
+/// When the page cannot be had.
+pub async fn page(sidecar: &Sidecar, path: &str) -> (u16, String) {
+    let client = testkit::envoy::direct_client().expect("a client");
+    let answer = client.get(format!("http://{}{path}", sidecar.address())).send().await.expect("the page");
+    (answer.status().as_u16(), answer.text().await.expect("the page"))
+}
+
 /// Value of a sample on the sidecar's metrics page; 0 while there is none.
 ///
 /// # Panics
 /// When the page cannot be had.
 pub async fn metric(sidecar: &Sidecar, sample: &str) -> f64 {
-    let client = testkit::envoy::direct_client().expect("a client");
-    let answer = client.get(format!("http://{}/metrics", sidecar.address())).send().await.expect("the page");
-    let page = answer.text().await.expect("the page");
+    let (_, page) = page(sidecar, "/metrics").await;
     let found = page.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse().ok());
     found.unwrap_or(0.0)
 }

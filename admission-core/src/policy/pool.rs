@@ -93,6 +93,14 @@ pub struct PoolQueue {
     pub max_bytes: Cap,
 }
 
+impl Pool {
+    /// True if something in the pool's configuration does nothing while no view names the pool.
+    #[must_use]
+    pub const fn needs_view(&self) -> bool {
+        self.max_in_flight_per_worker.is_some() || self.headroom.is_some() || self.pick_endpoint
+    }
+}
+
 impl PoolQueue {
     /// Bytes that may wait of one tenant, beside its first request.
     #[must_use]

@@ -42,13 +42,13 @@ pub fn check(raw: raw::Config) -> Result<Config, Vec<ConfigError>> {
     let listen = listen(&mut errors, raw.listen);
     let scrape = scrape(&mut errors, raw.scrape);
     let push = push(&mut errors, raw.push);
-    let api_token = api_token(&mut errors, raw.api);
+    let (api_token, thresholds_file) = api(&mut errors, raw.api);
     let hardware = hardware::check(&mut errors, "hardware", raw.hardware);
     // Those that ask are not listed, and show the token of `api`.
     let nobody_listed = raw.proxies.is_none() && api_token.is_some();
     let proxies = if nobody_listed { Vec::new() } else { proxies(&mut errors, raw.proxies) };
     let pools = pools(&mut errors, raw.pools);
-    errors.or(Config { listen, scrape, push, api_token, hardware, proxies, pools })
+    errors.or(Config { listen, scrape, push, api_token, thresholds_file, hardware, proxies, pools })
 }
 
 /// The mistakes found so far.
@@ -163,10 +163,11 @@ fn push(errors: &mut Errors, part: Option<Part<raw::Push>>) -> Push {
     }
 }
 
-fn api_token(errors: &mut Errors, part: Option<Part<raw::Api>>) -> Option<TokenSource> {
-    let raw = errors.take("api", part.map(|part| hidden(part, NO_OBJECT)))?;
+fn api(errors: &mut Errors, part: Option<Part<raw::Api>>) -> (Option<TokenSource>, Option<PathBuf>) {
+    let Some(raw) = errors.take("api", part.map(|part| hidden(part, NO_OBJECT))) else { return (None, None) };
     errors.unknown_beside_secrets("api", &raw.unknown);
-    token(errors, "api", raw.token, raw.token_file)
+    let file = raw.thresholds_file.and_then(|part| named(errors, "api.thresholds_file", Some(part), None));
+    (token(errors, "api", raw.token, raw.token_file), file.map(PathBuf::from))
 }
 
 fn proxies(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Proxy>>>>) -> Vec<Proxy> {
@@ -276,6 +277,10 @@ fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<P
             names.note(errors, name, &join(&path, "name"));
             models.note(errors, model, &join(&path, "model"));
         }
+        let more = raw.models.map(|list| errors.elements(&join(&path, "models"), Some(list))).unwrap_or_default();
+        for (path, model) in &more {
+            models.note(errors, model, path);
+        }
         let engine = engine::check(errors, &join(&path, "engine"), raw.engine);
         let busy = errors.take(&join(&path, "busy"), raw.busy).unwrap_or_default();
         if let Err(message) = busy.validate() {
@@ -296,9 +301,10 @@ fn pools(errors: &mut Errors, list: Option<Part<Vec<Part<raw::Pool>>>>) -> Vec<P
         let is_https = is_https || discover.iter().any(Source::may_take_tls);
         let tls = tls(errors, &join(&path, "tls"), raw.tls, is_https);
         let Some((name, model)) = name.zip(model) else { continue };
+        let models = std::iter::once(model).chain(more.into_iter().map(|(_, model)| model)).collect();
         pools.push(Pool {
             name,
-            model,
+            models,
             engine,
             busy,
             busy_hysteresis,

@@ -76,6 +76,7 @@ pub struct Push {
 pub struct Api {
     pub token: Option<Part<String>>,
     pub token_file: Option<Part<String>>,
+    pub thresholds_file: Option<Part<String>>,
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -94,6 +95,7 @@ pub struct Proxy {
 pub struct Pool {
     pub name: Option<Part<String>>,
     pub model: Option<Part<String>>,
+    pub models: Option<Part<Vec<Part<String>>>>,
     pub engine: Option<Part<engine::Raw>>,
     pub busy: Option<Part<BusyThresholds>>,
     pub busy_hysteresis: Option<Part<f64>>,

@@ -400,3 +400,11 @@ fn names_are_found_on_the_page_read_last() {
     reader.begin();
     assert!(reader.found(&names).is_empty());
 }
+
+#[test]
+fn a_page_names_the_models_that_its_numbers_are_of() {
+    let page = "vllm:num_requests_running{model_name=\"org/base\"} 1\nvllm:num_requests_waiting{model_name=\"org/base\"} 0\n\
+                vllm:num_requests_running{model_name=\"adapter\",engine=\"1\"} 2\nvllm:unread{model_name=\"unread\"} 1\n";
+    assert_eq!(auto(page).models, ["adapter", "org/base"]);
+    assert_eq!(auto("tgi_queue_size 2\ntgi_batch_current_size 1\n").models, [""; 0]);
+}

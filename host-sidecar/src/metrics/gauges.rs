@@ -41,6 +41,11 @@ pub fn gauges(snapshot: &Snapshot, local_gpus: &[Gpu], now: Duration) -> Registr
 }
 
 fn proxy_gauges(registry: &mut Registry, proxies: &[ProxyRow], now: Duration) {
+    let help = "1 for each pool that a proxy needs views of and that is none of `pools`; absent while there is none";
+    let unknown = registered(registry, "unknown_pool", help);
+    for pool in proxies.iter().flat_map(|proxy| &proxy.unknown) {
+        unknown.get_or_create(&vec![("pool", pool.clone())]).set(1.0);
+    }
     let help = "Time since the proxy last took a view, or since the start while it has taken none";
     let ages = registered(registry, "proxy_view_age_seconds", help);
     let of = |way| proxies.iter().filter(move |proxy| proxy.way == way);

@@ -20,7 +20,7 @@ pools:
 
 fn reading(ranks: Vec<RankReport>, hardware: Vec<Gpu>) -> Reading {
     let limits = Limits { max_model_len: Some(4_096), ..Limits::default() };
-    Reading { engine: Engine::Vllm, ranks, limits, doubts: Vec::new(), hardware }
+    Reading { engine: Engine::Vllm, ranks, limits, doubts: Vec::new(), models: Vec::new(), hardware }
 }
 
 fn gpu() -> Gpu {

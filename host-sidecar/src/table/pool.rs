@@ -1,6 +1,6 @@
 //! One pool: its workers by address, where they were found, and what they add up to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +20,14 @@ use crate::thresholds::ModelThresholds;
 #[derive(Debug)]
 pub struct Pool {
     pub name: Arc<str>,
-    pub model: String,
+    /// Models of the configuration, see [`config::Pool::models`].
+    models: Vec<String>,
     pub busy: BusyThresholds,
     /// All sources have spoken and all workers been tried once. Stays so: what comes later is told as it comes.
     pub settled: bool,
     /// What the query for the dispatch budget last said, while it may be believed.
     pub queried_budget: Option<f64>,
-    configured_busy: BusyThresholds,
+    pub configured_busy: BusyThresholds,
     hysteresis: f64,
     when_stale: WhenStale,
     when_unreadable: WhenUnreadable,
@@ -45,7 +46,7 @@ impl Pool {
     pub fn new(config: &config::Pool) -> Self {
         let pool = Self {
             name: config.name.as_str().into(),
-            model: String::new(),
+            models: Vec::new(),
             busy: config.busy,
             settled: false,
             queried_budget: None,
@@ -70,7 +71,7 @@ impl Pool {
             self.busy = config.busy;
         }
         self.configured_busy = config.busy;
-        self.model.clone_from(&config.model);
+        self.models.clone_from(&config.models);
         self.hysteresis = config.busy_hysteresis;
         self.when_stale = config.when_stale;
         self.when_unreadable = config.when_unreadable;
@@ -303,8 +304,26 @@ impl Pool {
         }
     }
 
-    pub fn thresholds(&self) -> ModelThresholds {
-        ModelThresholds { model: self.model.clone(), thresholds: self.busy }
+    /// True if the configuration names a model as one of its own.
+    pub fn names(&self, model: &str) -> bool {
+        self.models.iter().any(|known| known == model)
+    }
+
+    /// True if a page of a worker names a model.
+    pub fn reports(&self, model: &str) -> bool {
+        self.reported_models().any(|known| known == model)
+    }
+
+    /// The thresholds of each of its models.
+    pub fn thresholds(&self) -> Vec<ModelThresholds> {
+        let reported: BTreeSet<&str> = self.reported_models().filter(|model| !self.names(model)).collect();
+        let models = self.models.iter().map(String::as_str).chain(reported);
+        models.map(|model| ModelThresholds { model: model.to_owned(), thresholds: self.busy }).collect()
+    }
+
+    fn reported_models(&self) -> impl Iterator<Item = &str> {
+        let samples = self.workers.values().filter_map(|worker| worker.sample.as_ref());
+        samples.flat_map(|sample| &sample.reading.models).map(String::as_str)
     }
 
     /// Of every worker whether it is to be given nothing: busy by the rule, stale where that counts as full, or beyond its

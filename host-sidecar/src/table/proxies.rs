@@ -1,6 +1,6 @@
 //! The proxies that are told, and what they said they admitted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub struct ProxyRow {
     pub taken_at: Option<Duration>,
     /// The pools it has views of since.
     pub holds: Vec<Arc<str>>,
+    /// Pools that it needs views of and that are not configured here.
+    pub unknown: BTreeSet<String>,
 }
 
 /// Counts of proxies for one pool, as they were known at one moment. Shared by all scrapes that begin between two
@@ -56,6 +58,8 @@ struct Proxy {
     queued: BTreeMap<String, u64>,
     /// Requests by pool that wait for nothing but the pool, in lanes without a dispatch budget; `None` where the filter does not count them.
     demand: Option<BTreeMap<String, u64>>,
+    /// Pools that it needs views of and that are not configured here.
+    unknown: BTreeSet<String>,
 }
 
 /// The other proxies that share a pool with one.
@@ -84,7 +88,9 @@ impl Proxies {
         let id = ProxyId(self.next);
         self.next += 1;
         let (name, holds, queued) = (name.into(), Vec::new(), BTreeMap::new());
-        self.known.insert(id, Proxy { name, way, taken_at: None, holds, heard_at: None, queued, demand: None });
+        let unknown = BTreeSet::new();
+        self.known
+            .insert(id, Proxy { name, way, taken_at: None, holds, heard_at: None, queued, demand: None, unknown });
         id
     }
 
@@ -95,9 +101,23 @@ impl Proxies {
         }
     }
 
-    /// Keeps only the pools that `stays` names.
+    /// Only the pools that `stays` names are configured from now on.
     pub fn forget_pools(&mut self, stays: impl Fn(&str) -> bool) {
         self.credits.retain(|pool, _| stays(pool));
+        for proxy in self.known.values_mut() {
+            proxy.unknown.retain(|pool| !stays(pool));
+        }
+    }
+
+    /// Remembers which pools a proxy needs views of and are not known here, and gives those that no other proxy has named yet.
+    pub fn needs(&mut self, proxy: ProxyId, needs: &BTreeSet<String>, is_known: impl Fn(&str) -> bool) -> Vec<String> {
+        let unknown: BTreeSet<String> = needs.iter().filter(|pool| !is_known(pool)).cloned().collect();
+        let is_named = |pool: &String| self.known.values().any(|proxy| proxy.unknown.contains(pool));
+        let new = unknown.iter().filter(|pool| !is_named(pool)).cloned().collect();
+        if let Some(memory) = self.known.get_mut(&proxy) {
+            memory.unknown = unknown;
+        }
+        new
     }
 
     /// Remembers what a proxy said, and which pools it has views of if it took one; returns the pools whose count fell.
@@ -136,11 +156,12 @@ impl Proxies {
     }
 
     pub fn rows(&self) -> impl Iterator<Item = ProxyRow> {
-        self.known.values().map(|Proxy { name, way, taken_at, holds, .. }| ProxyRow {
+        self.known.values().map(|Proxy { name, way, taken_at, holds, unknown, .. }| ProxyRow {
             name: Arc::clone(name),
             way: *way,
             taken_at: *taken_at,
             holds: holds.clone(),
+            unknown: unknown.clone(),
         })
     }
 

@@ -12,6 +12,7 @@ use crate::told::Told;
 
 mod budgets;
 mod credits;
+mod proxies;
 mod thresholds;
 mod unreadable;
 
@@ -53,7 +54,14 @@ fn rank(used: u64) -> RankReport {
 }
 
 fn reading(ranks: Vec<RankReport>) -> Reading {
-    Reading { engine: Engine::Vllm, ranks, limits: Limits::default(), doubts: Vec::new(), hardware: Vec::new() }
+    Reading {
+        engine: Engine::Vllm,
+        ranks,
+        limits: Limits::default(),
+        doubts: Vec::new(),
+        models: Vec::new(),
+        hardware: Vec::new(),
+    }
 }
 
 fn member(address: &str) -> Member {
@@ -87,7 +95,11 @@ impl Setting {
 
     /// A good scrape that takes no time.
     fn scrape(&mut self, address: &str, used: u64, at: Duration) {
-        self.table.end_scrape(self.begin(address, at), Ok(reading(vec![rank(used)])), at);
+        self.scrape_reading(address, reading(vec![rank(used)]), at);
+    }
+
+    fn scrape_reading(&mut self, address: &str, reading: Reading, at: Duration) {
+        self.table.end_scrape(self.begin(address, at), Ok(reading), at);
     }
 
     fn fail(&mut self, address: &str, at: Duration) {
@@ -119,28 +131,21 @@ impl Setting {
         self.table.said(self.proxies[proxy], &answer, at, Some(Vec::new()));
     }
 
+    fn request_thresholds(
+        &mut self,
+        request: &ThresholdRequest,
+        now: Duration,
+    ) -> Result<ModelThresholds, ThresholdError> {
+        let Requested { thresholds, set } = self.table.requested_thresholds(request)?;
+        if let Some((pool, over)) = set {
+            self.table.set_thresholds(&pool, &over, now);
+        }
+        Ok(thresholds)
+    }
+
     fn credit(&self, proxy: usize, now: Duration) -> u64 {
         told(&self.table, self.proxies[proxy], now)["a"].admitted.requests
     }
-}
-
-/// Each proxy says how many wait for the pool that it serves.
-#[test]
-fn a_pool_that_several_proxies_serve_is_named_when_that_begins() {
-    let mut setting = setting();
-    let says = |setting: &mut Setting, proxy: usize, pool: &str, at: Duration| {
-        let answer = ViewAnswer { queued: [(pool.into(), 0)].into(), ..ViewAnswer::default() };
-        let named = setting.table.said(setting.proxies[proxy], &answer, at, None);
-        named.iter().map(|(pool, proxies)| (pool.to_string(), *proxies)).collect::<Vec<_>>()
-    };
-    let row =
-        |setting: &Setting, at| setting.table.snapshot(at).pools.into_iter().find(|row| &*row.name == "a").unwrap();
-    assert_eq!(says(&mut setting, 0, "a", ms(0)), []);
-    assert_eq!(says(&mut setting, 1, "b", ms(0)), [], "it serves another");
-    assert_eq!(says(&mut setting, 1, "a", ms(100)), [("a".to_owned(), 2)]);
-    assert_eq!((says(&mut setting, 0, "a", ms(200)), row(&setting, ms(200)).proxies), (vec![], 2));
-    assert_eq!((says(&mut setting, 0, "a", ms(10_200)), row(&setting, ms(10_200)).proxies), (vec![], 1));
-    assert_eq!(says(&mut setting, 1, "a", ms(10_300)), [("a".to_owned(), 2)], "again");
 }
 
 #[test]
@@ -417,7 +422,7 @@ fn another_configuration_keeps_what_is_known_of_what_stays() {
         active_decode_blocks_threshold: Some(0.4),
         ..ThresholdRequest::default()
     };
-    setting.table.request_thresholds(&set, ms(0)).unwrap();
+    setting.request_thresholds(&set, ms(0)).unwrap();
     let other = CONFIG.replace(r#""a2:1"]"#, r#""a3:1"]"#).replace("- {name: b", "- {name: c");
     setting.table.configure(&Config::parse(&other).unwrap());
     assert_eq!(setting.id("a1:1"), kept);

@@ -56,6 +56,7 @@ impl Setting {
             ranks: vec![rank],
             limits: Limits::default(),
             doubts: Vec::new(),
+            models: Vec::new(),
             hardware: Vec::new(),
         };
         self.table.end_scrape(scrape, Ok(reading), at);

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -52,6 +53,48 @@ async fn thresholds_are_read_and_set() {
 
     let (status, unknown) = post(json!({"model": "x"})).await;
     assert_eq!((status, &unknown["active_decode_blocks_threshold"]), (200, &Value::Null));
+}
+
+#[tokio::test]
+async fn thresholds_that_were_set_outlast_a_restart_where_a_file_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("thresholds.json");
+    let worker = FakeWorker::start(STEADY);
+    let start = async |decode: f64, file: &Path| {
+        let config = json!({
+            "listen": "127.0.0.1:0", "api": {"token": API_TOKEN, "thresholds_file": file}, "proxies": [{"url": "http://127.0.0.1:1", "token": "t"}],
+            "pools": [{"name": "p", "busy": {"active_decode_blocks_threshold": decode}, "workers": [worker.address()]}],
+        });
+        Sidecar::start(Config::from_value(config).unwrap()).await
+    };
+    let client = Client::builder().no_proxy().build().unwrap();
+    let stands = async |sidecar: &Sidecar| {
+        let (_, all) = answer(client.get(url(sidecar.address(), "/busy_threshold"))).await;
+        all["thresholds"][0]["active_decode_blocks_threshold"].as_f64().unwrap()
+    };
+    let set = async |sidecar: &Sidecar| {
+        let set = json!({"model": "p", "active_decode_blocks_threshold": 0.4});
+        answer(client.post(url(sidecar.address(), "/busy_threshold")).bearer_auth(API_TOKEN).json(&set)).await
+    };
+    let sidecar = start(0.85, &file).await.unwrap();
+    assert_eq!(set(&sidecar).await.0, 200);
+    sidecar.stop().await;
+    let sidecar = start(0.85, &file).await.unwrap();
+    assert_eq!(stands(&sidecar).await, 0.4);
+    sidecar.stop().await;
+    let sidecar = start(0.9, &file).await.unwrap();
+    assert_eq!(stands(&sidecar).await, 0.9, "a new word of the configuration counts");
+    sidecar.stop().await;
+
+    let nowhere = folder.path().join("gone").join("thresholds.json");
+    let sidecar = start(0.85, &nowhere).await.unwrap();
+    let (status, refused) = set(&sidecar).await;
+    assert!(status == 500 && refused["error"].as_str().unwrap().contains("nothing was changed"), "{refused}");
+    assert_eq!(stands(&sidecar).await, 0.85);
+    sidecar.stop().await;
+    std::fs::write(&file, "no JSON").unwrap();
+    let error = start(0.85, &file).await.unwrap_err().to_string();
+    assert!(error.starts_with("api.thresholds_file: "), "{error}");
 }
 
 #[tokio::test]

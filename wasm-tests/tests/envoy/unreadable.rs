@@ -55,6 +55,12 @@ async fn a_page_that_cannot_be_read_takes_a_worker_down_where_that_is_wanted() {
     rig.worker.set_faults([]);
     until(&rig, "live_workers", 1).await;
     assert_eq!(rig.ask("acme", &[]).await.0, 200);
+    eventually("the sidecar is ready", async || match sidecar::page(&sidecar, "/readyz").await {
+        (200, _) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    assert_eq!(sidecar::metric(&sidecar, "sluice_sidecar_unknown_pool{pool=\"main\"}").await, 0.0);
     sidecar.stop().await;
 }
 
@@ -85,6 +91,13 @@ async fn a_pool_that_the_sidecar_names_otherwise() {
     })
     .await;
     assert_eq!(rig.count("sluice_view_missing", &[("pool", "main")]).await, 1);
+    eventually("the sidecar says so", async || {
+        let (status, page) = sidecar::page(&sidecar, "/readyz").await;
+        let named = page.contains("needs views of pool main, which `pools` lacks");
+        (status == 503 && named).then_some(()).ok_or(page)
+    })
+    .await;
+    assert_eq!(sidecar::metric(&sidecar, "sluice_sidecar_unknown_pool{pool=\"main\"}").await, 1.0);
     sidecar.stop().await;
     let right = json!([{"name": "main", "workers": [worker.to_string()]}]);
     let sidecar = sidecar::start(worker, &json!({"proxies": proxies, "pools": right})).await;

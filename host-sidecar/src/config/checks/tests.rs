@@ -25,7 +25,7 @@ fn the_smallest_configuration_has_every_default() {
     assert_eq!(config.push.timeout, Duration::from_secs(1));
     assert_eq!(config.proxies[0].url, "http://127.0.0.1:15010");
     let pool = &config.pools[0];
-    assert_eq!((pool.model.as_str(), pool.max_num_batched_tokens), ("llama", None));
+    assert_eq!((pool.models[0].as_str(), pool.max_num_batched_tokens), ("llama", None));
     assert_eq!(pool.saturation, SaturationRule::default());
     assert_eq!((pool.busy_hysteresis, pool.when_stale, &pool.dispatch_budget), (0.05, WhenStale::Hold, &None));
     assert_eq!(pool.workers[0].metrics_url, "http://127.0.0.1:8000/metrics");

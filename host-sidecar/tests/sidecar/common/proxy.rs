@@ -1,6 +1,6 @@
 //! A proxy's control listener that keeps the filter's rules and remembers every document.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use admission_core::view::{Admitted, FIRST_FORM, FORM, ViewAnswer, ViewDocument, ViewRefusal, WorkerReport};
@@ -151,7 +151,8 @@ impl Control {
         let held = document.pools.keys().map(|pool| (pool.clone(), self.admitted / 2)).collect();
         self.taken.push(document);
         let (epoch, generation, queued) = (offered.0, offered.1, BTreeMap::new());
-        let answer = ViewAnswer { epoch, generation, admitted, held, queued, demand: None, form };
+        let answer =
+            ViewAnswer { epoch, generation, admitted, held, queued, demand: None, needs: BTreeSet::new(), form };
         Json(answer).into_response()
     }
 }
