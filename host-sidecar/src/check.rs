@@ -1,7 +1,7 @@
 //! `sluice-sidecar check`: what is wrong in a configuration, and what is allowed but surely not meant.
 //!
 //! Text in, findings out, no I/O. `kinds` recognises what a document is, `envoy` finds filters of ours in what Envoy
-//! reads, `warnings` looks at what stands around them. Mistakes are found by those who read a configuration in earnest:
+//! reads, `warnings` looks at what stands around them, `together` at whether several files fit. Mistakes are found by those who read a configuration in earnest:
 //! [`Plugin::parse`] and [`crate::Config`].
 
 use std::fmt;
@@ -14,16 +14,21 @@ use serde_json::Value;
 mod envoy;
 mod kinds;
 mod node;
+mod together;
 mod warnings;
 
 use kinds::{Kind, Written};
 use node::Node;
+use together::Part;
+pub use together::ReadToken;
 
 /// What is said about one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// How many documents it has.
     pub documents: usize,
+    /// Manifests among them that are not for Sluice.
+    pub passed_over: usize,
     /// In the order of the documents.
     pub findings: Vec<Finding>,
 }
@@ -59,8 +64,37 @@ pub enum Severity {
 /// ```
 #[must_use]
 pub fn text(text: &str) -> Report {
-    let mut report = Report::default();
-    let documents = read(text, &mut report);
+    files(&[text], &|_| None).pop().unwrap_or_default()
+}
+
+/// Checks files, each by itself and all together; a report of each. `token` reads the tokens that they name, where it can.
+#[must_use]
+pub fn files(texts: &[&str], token: ReadToken<'_>) -> Vec<Report> {
+    let mut reports = vec![Report::default(); texts.len()];
+    let read = texts.iter().zip(&mut reports).map(|(text, report)| read(text, report));
+    let documents: Vec<Vec<(usize, Value)>> = read.collect();
+    let mut parts = Vec::new();
+    for (file, (documents, report)) in documents.iter().zip(&mut reports).enumerate() {
+        alone(documents, report);
+        parts.extend(documents.iter().filter_map(|(document, value)| {
+            Some(Part { file, document: *document, kind: Kind::of(value)?, node: Node::root(value) })
+        }));
+    }
+    for (file, finding) in together::findings(&parts, token) {
+        reports.get_mut(file).into_iter().for_each(|report| report.findings.push(finding.clone()));
+    }
+    let is_empty = |report: &Report| report.findings.is_empty() && report.passed_over == report.documents;
+    if reports.iter().all(is_empty) {
+        reports.last_mut().into_iter().for_each(|report| report.note(Severity::Error, kinds::ONLY_OTHERS.to_owned()));
+    }
+    for report in &mut reports {
+        report.findings.sort_by_key(|finding| finding.document);
+    }
+    reports
+}
+
+/// Checks the documents of one file.
+fn alone(documents: &[(usize, Value)], report: &mut Report) {
     let known: Vec<_> = documents.iter().map(|(number, value)| (*number, value, Kind::of(value))).collect();
     // What one document patches into a proxy is judged by the policies of its neighbours.
     let file =
@@ -71,16 +105,14 @@ pub fn text(text: &str) -> Report {
         let mut notes = Notes::default();
         match kind {
             Some(kind) => document(&Node::root(value), kind, &file, &mut notes),
+            None if kinds::is_of_others(value) => report.passed_over = report.passed_over.saturating_add(1),
             None => notes.error("", kinds::UNKNOWN),
         }
         if kind == Some(Kind::WasmPlugin) {
             warnings::never_idle(&Node::root(value), &patching, &mut notes);
         }
-        let place = |(severity, path, message)| Finding { severity, document: number, path, message };
-        report.findings.extend(notes.0.into_iter().map(place));
+        report.findings.extend(notes.findings(number));
     }
-    report.findings.sort_by_key(|finding| finding.document);
-    report
 }
 
 /// The documents with their numbers. The first that is no YAML ends the file.
@@ -164,6 +196,11 @@ fn sidecar(value: &Value, notes: &mut Notes) {
 struct Notes(Vec<(Severity, String, String)>);
 
 impl Notes {
+    /// The findings of a document of this number.
+    fn findings(self, document: usize) -> impl Iterator<Item = Finding> {
+        self.0.into_iter().map(move |(severity, path, message)| Finding { severity, document, path, message })
+    }
+
     fn error(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.0.push((Severity::Error, path.into(), message.into()));
     }
@@ -207,6 +244,8 @@ pub struct Totals {
     pub files: usize,
     /// Documents in them.
     pub documents: usize,
+    /// Documents that are not for Sluice.
+    pub passed_over: usize,
     /// Mistakes.
     pub errors: usize,
     /// What is allowed but surely not meant.
@@ -218,6 +257,7 @@ impl Totals {
     pub fn add(&mut self, report: &Report) {
         self.files = self.files.saturating_add(1);
         self.documents = self.documents.saturating_add(report.documents);
+        self.passed_over = self.passed_over.saturating_add(report.passed_over);
         self.errors = self.errors.saturating_add(report.count(Severity::Error));
         self.warnings = self.warnings.saturating_add(report.count(Severity::Warning));
     }
@@ -238,7 +278,8 @@ impl fmt::Display for Totals {
         };
         let (files, documents) = (count(self.files, "file"), count(self.documents, "document"));
         let (errors, warnings) = (count(self.errors, "error"), count(self.warnings, "warning"));
-        write!(out, "{files}, {documents}: {errors}, {warnings}")
+        let others = if self.passed_over == 0 { String::new() } else { format!(" ({} passed over)", self.passed_over) };
+        write!(out, "{files}, {documents}{others}: {errors}, {warnings}")
     }
 }
 

@@ -79,6 +79,26 @@ pub fn discovered<'a>(node: &Node<'a>) -> Vec<Node<'a>> {
     own.into_iter().chain(node.children().iter().flat_map(discovered)).collect()
 }
 
+/// The same as filters, of which only what surrounds them can be seen.
+pub fn discovered_filters<'a>(document: &Node<'a>) -> Vec<Filter<'a>> {
+    let around = Around { clusters: clusters(document), ..Around::default() };
+    let mut found = Vec::new();
+    walk_discovered(document, &around, &mut found);
+    found
+}
+
+fn walk_discovered<'a>(node: &Node<'a>, around: &Around<'a>, found: &mut Vec<Filter<'a>>) {
+    let around = around.with(node);
+    let is_ours = node.text("name").is_some_and(|name| name.contains("sluice"));
+    if let Some(plugin) = node.get("config_discovery").filter(|_| is_ours && is_discovered(node)) {
+        let Around { listener, manager, clusters } = around;
+        return found.push(Filter { plugin, listener, manager, clusters });
+    }
+    for child in node.children() {
+        walk_discovered(&child, &around, found);
+    }
+}
+
 const WASM: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
 
 #[derive(Clone, Default)]
@@ -88,14 +108,22 @@ struct Around<'a> {
     clusters: Vec<Node<'a>>,
 }
 
+impl<'a> Around<'a> {
+    /// The same with a node that may be one of these itself.
+    fn with(&self, node: &Node<'a>) -> Self {
+        let mut around = self.clone();
+        if node.get("filter_chains").is_some() || node.get("default_filter_chain").is_some() {
+            around.listener = Some(node.clone());
+        }
+        if node.get("http_filters").is_some() {
+            around.manager = Some(node.clone());
+        }
+        around
+    }
+}
+
 fn walk<'a>(node: &Node<'a>, around: &Around<'a>, whole: bool, found: &mut Vec<Filter<'a>>) {
-    let mut around = around.clone();
-    if whole && (node.get("filter_chains").is_some() || node.get("default_filter_chain").is_some()) {
-        around.listener = Some(node.clone());
-    }
-    if whole && node.get("http_filters").is_some() {
-        around.manager = Some(node.clone());
-    }
+    let around = if whole { around.with(node) } else { around.clone() };
     for any in ["typed_config", "default_config"].iter().filter_map(|name| node.get(name)) {
         if let Some(plugin) = wasm_plugin(&any).filter(is_ours) {
             let Around { listener, manager, clusters } = around.clone();

@@ -25,12 +25,15 @@ pub const UNKNOWN: &str = "not recognised; understood are a plugin configuration
                            EnvoyFilter, an Envoy bootstrap, a file of Envoy resources (listeners or filters) and the \
                            sidecar's own configuration";
 
+/// Said where every document is a manifest of something else.
+pub const ONLY_OTHERS: &str = "nothing of Sluice is in these files: all of their documents are manifests of others";
+
 impl Kind {
     /// By content; a file's name says nothing.
     pub fn of(document: &Value) -> Option<Self> {
         let has = |names: &[&str]| names.iter().any(|name| document.get(name).is_some());
         match document.get("kind").and_then(Value::as_str) {
-            Some("WasmPlugin") => return Some(Self::WasmPlugin),
+            Some("WasmPlugin") => return is_ours(document).then_some(Self::WasmPlugin),
             Some("EnvoyFilter") => return Some(Self::EnvoyFilter),
             Some(_) => return None,
             None => {}
@@ -53,6 +56,27 @@ impl Kind {
         let has_workers = pools.into_iter().flatten().any(has_workers);
         Some(if has_workers { Self::Sidecar } else { Self::Plugin })
     }
+}
+
+/// True for a WasmPlugin that is one of Sluice: by its name, its module, or what it is configured with.
+fn is_ours(plugin: &Value) -> bool {
+    let spec = plugin.get("spec");
+    let config = spec.and_then(|spec| spec.get("pluginConfig"));
+    let is_configured =
+        config.is_some_and(|config| config.get("pools").or_else(|| config.get("token_sha256")).is_some());
+    let names = [
+        plugin.pointer("/metadata/name"),
+        spec.and_then(|spec| spec.get("pluginName")),
+        spec.and_then(|spec| spec.get("url")),
+    ];
+    let is_named = names.into_iter().flatten().filter_map(Value::as_str).any(|name| name.contains("sluice"));
+    is_configured || is_named || plugin.get("apiVersion").is_none()
+}
+
+/// True for a manifest of Kubernetes that is not for Sluice.
+pub fn is_of_others(document: &Value) -> bool {
+    let is_text = |name: &str| document.get(name).is_some_and(Value::is_string);
+    is_text("apiVersion") && is_text("kind") && Kind::of(document).is_none()
 }
 
 fn is_plugin_field(name: &str) -> bool {

@@ -68,6 +68,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
         Carrier::Alone => {}
         Carrier::WasmPlugin(spec) => {
             policy::header_pause_in_istio(config, &written.path, notes);
+            policy::pools_by_model_in_istio(config, &written.path, notes);
             tenants::too_early(config, spec, notes);
         }
         Carrier::Filter(filter) => {
@@ -82,6 +83,15 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
             clusters::breakers(config, filter, notes);
             clusters::endpoints(config, &written.path, filter, notes);
         }
+    }
+}
+
+/// The surroundings of a filter that is loaded from elsewhere, against the policies that may be loaded.
+pub fn around_discovered(filter: &envoy::Filter<'_>, loaded: &[&Config], notes: &mut Notes) {
+    proxy::idle_timeouts(filter, longest_wait(loaded.iter().copied()), notes);
+    if let [config] = loaded {
+        proxy::buffers(config, filter, notes);
+        clusters::breakers(config, filter, notes);
     }
 }
 

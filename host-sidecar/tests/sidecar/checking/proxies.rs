@@ -447,7 +447,10 @@ fn a_filter_that_is_in_its_chain_twice() {
     bootstrap.filters().insert(3, second);
     let place = FILTER.replace("http_filters[2]", "http_filters[3]");
     assert_warns(&bootstrap.0, &place, "a filter before it has the namespace \"sluice\" as well");
-    bootstrap.change_policy(|policy| policy["namespace"] = "other".into());
+    bootstrap.change_policy(|policy| {
+        policy["namespace"] = "other".into();
+        policy["pools"][0]["max_in_flight"] = 96.into();
+    });
     assert_silent(&bootstrap.0);
 }
 
