@@ -11,7 +11,6 @@ use crate::keys::Keys;
 use crate::ledger::Ledger;
 use crate::members::Members;
 use crate::policy::{Control, is_name};
-use crate::problem::{self, Problem};
 use crate::record::{Record, Sections, Writer};
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
@@ -183,11 +182,8 @@ impl Receiver {
 
 fn parse(body: &[u8]) -> Result<ViewDocument, String> {
     let mut json = serde_json::Deserializer::from_slice(body);
-    let document = ViewDocument::deserialize(&mut json).map_err(|error| {
-        // Only who must learn what is wrong needs the place.
-        let place = serde_json::from_slice(body).ok().and_then(|value| problem::place::<ViewDocument>(&value));
-        Problem::new(place.unwrap_or_default(), error.to_string()).to_string()
-    })?;
+    // Why no path to the place, as configurations have: to read views by another way too costs some 20 KB of the module.
+    let document = ViewDocument::deserialize(&mut json).map_err(|error| error.to_string())?;
     json.end().map_err(|error| error.to_string())?;
     if document.version != VIEW_VERSION {
         return Err(format!("version {} is not {VIEW_VERSION}, the only one understood", document.version));

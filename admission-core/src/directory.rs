@@ -124,10 +124,12 @@ impl Directory {
 
     /// Once for each policy: all VMs of a proxy have the same, but for a moment.
     fn write_need_views(&self, out: &mut Writer) {
-        let by_policy: BTreeMap<_, _> =
-            gather(self.policies.values().map(|held| (&held.fingerprint, &held.need_views)));
-        for (fingerprint, pools) in by_policy {
-            write_lines(out, fingerprint, pools.iter());
+        let mut written: Vec<&str> = Vec::new();
+        for held in self.policies.values().filter(|held| !held.need_views.is_empty()) {
+            if !written.contains(&held.fingerprint.as_str()) {
+                write_lines(out, &held.fingerprint, held.need_views.iter());
+                written.push(&held.fingerprint);
+            }
         }
     }
 }
@@ -145,12 +147,13 @@ fn read_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     std::str::from_utf8(reader.bytes(length)?).ok()
 }
 
-fn read_need_views(reader: &mut Reader<'_>) -> Option<BTreeMap<String, BTreeSet<String>>> {
-    let mut all = BTreeMap::new();
+/// Pools that policies need views of, by the policies' fingerprints.
+fn read_need_views(reader: &mut Reader<'_>) -> Option<Vec<(String, BTreeSet<String>)>> {
+    let mut all = Vec::new();
     while !reader.is_empty() {
         let mut lines = read_text(reader)?.split('\n').map(str::to_owned);
         let fingerprint = lines.next().unwrap_or_default();
-        all.insert(fingerprint, gather(lines));
+        all.push((fingerprint, gather(lines)));
     }
     Some(all)
 }
@@ -188,7 +191,7 @@ impl Record for Directory {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (mut directory, mut need_views) = (Self::default(), BTreeMap::new());
+        let (mut directory, mut need_views) = (Self::default(), Vec::new());
         directory.unknown = Sections::read(bytes, |tag, mut reader| {
             let names = match tag {
                 SECTION_POLICIES => {
@@ -211,7 +214,8 @@ impl Record for Directory {
             Some(true)
         })?;
         for held in directory.policies.values_mut() {
-            held.need_views = need_views.get(&held.fingerprint).cloned().unwrap_or_default();
+            let of_it = need_views.iter().find(|(fingerprint, _)| *fingerprint == held.fingerprint);
+            held.need_views = of_it.map(|(_, pools)| pools.clone()).unwrap_or_default();
         }
         Some(directory)
     }

@@ -55,12 +55,6 @@ pub fn read_all<T: DeserializeOwned>(mut value: Value, problems: &mut Vec<Proble
     }
 }
 
-/// Where a value is no `T`, if it is none.
-pub(crate) fn place<T: DeserializeOwned>(value: &Value) -> Option<String> {
-    let (path, _) = T::deserialize(Placed(value)).err()?.into_parts();
-    Some(Removed::default().place(&path))
-}
-
 /// Which elements of which lists have been taken out, so that those behind them are still called by their own number.
 #[derive(Default)]
 struct Removed(BTreeMap<String, BTreeSet<usize>>);

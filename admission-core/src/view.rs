@@ -93,6 +93,9 @@ pub struct PoolReport {
     /// itself. Absent, it is what `saturation` leaves of 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch_budget: Option<f64>,
+    /// Prompt tokens that a live worker may have to read and is not busy by them, the least of all; absent without a threshold. Form 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_limit: Option<u64>,
     /// Every worker of the pool, the dead ones too; in a document with a `base`, those of whom there is news.
     pub workers: Vec<WorkerReport>,
     /// In a document with a `base`: addresses of workers that the pool no longer has.
@@ -339,6 +342,7 @@ impl PoolReport {
             full_blocks: None,
             batch: None,
             block_size: None,
+            prefill_limit: None,
             demand_elsewhere,
             other_proxies,
             workers: workers.collect(),

@@ -94,6 +94,8 @@ pub struct PoolNow<'a> {
     pub batch: Option<u64>,
     /// Tokens in a KV block of its live workers, where all that report it agree.
     pub block_size: Option<u32>,
+    /// Prompt tokens that one of its live workers may have to read and is not busy by them, the least of all.
+    pub prefill_limit: Option<u64>,
     /// The other proxies that share it.
     pub others: Others,
     /// What its dispatch budget comes to, where it has one.
@@ -152,6 +154,8 @@ pub struct WorkerRow {
     pub limits: Limits,
     /// What its page says and cannot be believed, by name.
     pub doubts: Vec<&'static str>,
+    /// Names of what makes it busy.
+    pub busy_by: Vec<&'static str>,
     /// Those it works on, if anything tells of them.
     pub gpus: Vec<Gpu>,
 }

@@ -291,6 +291,7 @@ impl Sent {
             full: (full_requests, full_blocks),
             batch,
             block_size,
+            prefill_limit,
             others,
             dispatch_budget,
             ..
@@ -308,6 +309,7 @@ impl Sent {
             demand_elsewhere: others.demand,
             other_proxies: others.proxies,
             dispatch_budget,
+            prefill_limit,
             workers,
             removed,
         };

@@ -352,6 +352,7 @@ pub fn sidecar_config(shipped: &Path, control: SocketAddr, workers: &[SocketAddr
     let mut config = shipped::document(shipped)?;
     config["listen"] = "127.0.0.1:0".into();
     config["proxies"] = json!([{"url": format!("http://{control}"), "token": TOKEN}]);
+    config["api"] = json!({"token": TOKEN});
     shipped::named(&mut config["pools"], POOL)?["workers"] = workers.iter().map(ToString::to_string).collect();
     Ok(config)
 }

@@ -1,5 +1,6 @@
 //! Workers that requests are steered to, with what they were given since their numbers were read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::sight::{Scene, Sight};
@@ -29,6 +30,8 @@ struct Given<'a> {
     held: u64,
     /// Blocks of requests begun since its numbers were read.
     unseen: Blocks,
+    /// Prompt tokens that it has been sent, of requests whose answers have not begun.
+    prompts: u64,
 }
 
 /// The worker with a key, in a list by keys.
@@ -38,18 +41,19 @@ fn find<'list, 'a>(all: &'list mut [Given<'a>], key: TallyKey) -> Option<&'list 
 }
 
 impl<'a> Steering<'a> {
-    /// Looks at every worker that the view lists. One is as good as busy that has refused since the view came, or that holds as many
-    /// blocks of requests begun since its numbers were read as make it busy.
+    /// Looks at every worker that the view lists. One is as good as busy that has refused since the view came, that holds as many
+    /// blocks of requests begun since its numbers were read as make it busy, or that has more prompts to read than its threshold allows.
     fn of(scene: &Scene<'a>, view: &ViewSummary, workers: &'a Workers) -> Self {
         let (given, shown) = given_to(scene, view, workers);
         let marked: Vec<_> = scene.ledger.marked(view.stamp(), scene.now).collect();
         let (mut open, mut has_address, mut has_name) = (Vec::new(), false, false);
-        for Given { seen, held, unseen, .. } in
+        for Given { seen, held, unseen, prompts, .. } in
             given.into_iter().filter(|given| endpoint::looks_free(given.seen, &marked))
         {
             has_address |= seen.is_ip_and_port;
             has_name |= !seen.is_ip_and_port;
-            let is_busy = seen.takes.until_busy.is_some_and(|until_busy| unseen.0 >= until_busy);
+            let is_busy = seen.takes.until_busy.is_some_and(|until_busy| unseen.0 >= until_busy)
+                || view.prefill_limit.is_some_and(|limit| prompts > limit);
             if seen.is_ip_and_port && !is_busy {
                 open.push(Open { seen, held, blocks: scene.free_at(view, seen.takes, unseen) });
             }
@@ -71,6 +75,7 @@ fn given_to<'a>(scene: &Scene<'a>, view: &ViewSummary, workers: &'a Workers) -> 
         since: ledger.seen_at_worker(view.credit, seen.takes.admitted),
         held: 0,
         unseen: Blocks(0),
+        prompts: 0,
     }));
     // Why free ones first: of one that is listed twice the first stays.
     all.sort_by_key(|given| (given.key, !given.seen.free));
@@ -78,6 +83,16 @@ fn given_to<'a>(scene: &Scene<'a>, view: &ViewSummary, workers: &'a Workers) -> 
     for (key, requests) in ledger.tallies(members) {
         if let Some(given) = find(&mut all, key) {
             given.held = given.held.saturating_add(requests);
+        }
+    }
+    if view.prefill_limit.is_some() {
+        let mut prompts: BTreeMap<TallyKey, u64> = BTreeMap::new();
+        for (key, tokens) in ledger.tallies(members) {
+            let sum = prompts.entry(key).or_default();
+            *sum = sum.saturating_add(tokens);
+        }
+        for given in &mut all {
+            given.prompts = prompts.get(&TallyKey::prompts_at(given.key)).copied().unwrap_or(0);
         }
     }
     let (oldest, mut shown) = (ledger.seen_at_worker(view.credit, None), Blocks(0));
@@ -141,6 +156,12 @@ impl<'a> Scene<'a> {
         Some(self.free_at(view, seen.takes, self.ledger.unseen_at_worker(worker, since, self.members)))
     }
 
+    /// The prompts that have been sent to the pool, shared out evenly, are more than a worker may have to read.
+    fn are_busy_by_prompts(&self, view: &ViewSummary) -> bool {
+        let queued = self.ledger.prompts_being_read(self.members).0;
+        view.prefill_limit.is_some_and(|limit| queued > limit.saturating_mul(self.readers))
+    }
+
     /// Some worker is not busy.
     pub(super) fn some_worker_is_free(&self) -> Result<(), Refusal> {
         let Sight::Fresh(view) = self.sight else { return Ok(()) };
@@ -149,6 +170,8 @@ impl<'a> Scene<'a> {
             if refusing > 0 { Detail::Fixed("those that looked free have just refused") } else { Detail::None }
         } else if self.open_workers().is_some_and(<[_]>::is_empty) {
             Detail::Fixed("those that looked free have been given as much since as makes them busy")
+        } else if self.open_workers().is_none() && self.are_busy_by_prompts(view) {
+            Detail::Fixed("those that look free have as many prompts to read as makes them busy")
         } else {
             return Ok(());
         };

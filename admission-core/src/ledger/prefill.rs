@@ -33,6 +33,11 @@ impl TallyKey {
         Self(hash::stable(b"prompts"))
     }
 
+    /// Prompt tokens that one worker is reading.
+    pub(crate) fn prompts_at(worker: Self) -> Self {
+        Self(hash::spread(worker.0 ^ Self::prompts().0))
+    }
+
     /// Prompts of lanes that a goal binds.
     pub(crate) fn bound_prompts() -> Self {
         Self(hash::stable(b"prompts/bound"))

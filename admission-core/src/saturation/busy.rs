@@ -94,6 +94,38 @@ impl BusyThresholds {
         })
     }
 
+    /// Prompt tokens that a worker of so many ranks may have to read and is not busy by them: the smaller of both thresholds, for each rank.
+    /// `None` without a threshold, and where one is a share of what the worker does not say.
+    #[must_use]
+    pub fn prefill_limit(&self, ranks: usize, max_num_batched_tokens: Option<u64>) -> Option<u64> {
+        let share = self.active_prefill_tokens_threshold_frac.zip(max_num_batched_tokens);
+        let share = share.map(|(share, batched)| (share * batched as f64) as u64);
+        let limit = self.active_prefill_tokens_threshold.into_iter().chain(share).min()?;
+        Some(limit.saturating_mul(ranks.max(1) as u64))
+    }
+
+    /// Names of the thresholds by which a worker is busy that was last looked at with that latch, of those that are set.
+    #[must_use]
+    pub fn busy_by(&self, latch: &Latch, max_num_batched_tokens: Option<u64>) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        if !latch.kv.is_empty() {
+            names.push("active_decode_blocks_threshold");
+        }
+        if !latch.prefill.is_empty() {
+            let by_share = BusyThresholds { active_prefill_tokens_threshold: None, ..*self };
+            let is_share = by_share.prefill_limit(1, max_num_batched_tokens);
+            let is_smaller =
+                self.active_prefill_tokens_threshold.is_none() || is_share < self.active_prefill_tokens_threshold;
+            let by_share = is_share.is_some() && is_smaller;
+            names.push(if by_share {
+                "active_prefill_tokens_threshold_frac"
+            } else {
+                "active_prefill_tokens_threshold"
+            });
+        }
+        names
+    }
+
     /// By either of two signals: what the engine uses, and what a router in front of it believes to be in use.
     fn kv_is_busy(&self, rank: &RankReport, ease: f64) -> bool {
         let Some(share) = self.active_decode_blocks_threshold else { return false };
@@ -150,6 +182,33 @@ mod tests {
         assert!(rule.worker_is_busy(&[rank(0, 100, 6_554)], Some(8_192)));
         assert!(!rule.worker_is_busy(&[rank(0, 100, 7_999_999)], None), "an unknown batch size is 10,000,000 tokens");
         assert!(rule.worker_is_busy(&[rank(0, 100, 8_000_001)], None));
+    }
+
+    #[test]
+    fn the_prompts_that_a_worker_may_have_are_those_of_its_smallest_threshold_for_each_rank() {
+        let both = BusyThresholds { active_prefill_tokens_threshold_frac: Some(0.8), ..thresholds(0.5, 10_000) };
+        let only_share = BusyThresholds { active_prefill_tokens_threshold: None, ..both };
+        assert_eq!((both.prefill_limit(1, Some(8_192)), both.prefill_limit(2, None)), (Some(6_553), Some(20_000)));
+        assert_eq!((only_share.prefill_limit(2, Some(8_192)), only_share.prefill_limit(1, None)), (Some(13_106), None));
+        assert_eq!(BusyThresholds::default().prefill_limit(1, Some(8_192)), None);
+    }
+
+    #[test]
+    fn the_threshold_that_makes_a_worker_busy_is_named() {
+        let rule = BusyThresholds { active_prefill_tokens_threshold_frac: Some(0.8), ..thresholds(0.5, 10_000) };
+        let by = |rule: &BusyThresholds, used, prefill, batched| {
+            let mut latch = Latch::default();
+            rule.latched(&mut latch, 0.0, &[rank(used, 100, prefill)], batched);
+            rule.busy_by(&latch, batched)
+        };
+        assert_eq!(by(&rule, 50, 6_000, Some(8_192)), [""; 0]);
+        assert_eq!(
+            by(&rule, 51, 7_000, Some(8_192)),
+            ["active_decode_blocks_threshold", "active_prefill_tokens_threshold_frac"]
+        );
+        assert_eq!(by(&rule, 0, 10_001, None), ["active_prefill_tokens_threshold"]);
+        let only_share = BusyThresholds { active_prefill_tokens_threshold: None, ..rule };
+        assert_eq!(by(&only_share, 0, 7_000, Some(8_192)), ["active_prefill_tokens_threshold_frac"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ const LONG_FIELDS: usize = 22;
 /// In which saturation is kept.
 const MILLION: f64 = 1e6;
 
-/// One pool of the view, as small as a request needs it: at most 192 bytes in shared data.
+/// One pool of the view, as small as a request needs it: at most 200 bytes in shared data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ViewSummary {
     /// Epoch of the document.
@@ -51,6 +51,8 @@ pub struct ViewSummary {
     pub demand_elsewhere: u64,
     /// Other proxies that share the pool.
     pub other_proxies: u32,
+    /// Prompt tokens that a live worker may have to read and is not busy by them; `None` without a threshold.
+    pub prefill_limit: Option<u64>,
     /// What lanes with a dispatch budget may still fill, in steps of a millionth; `None` when the sidecar does not say.
     pub dispatch_budget: Option<f64>,
 }
@@ -134,6 +136,7 @@ impl ViewSummary {
             demand_elsewhere: pool.demand_elsewhere,
             other_proxies: u32::try_from(pool.other_proxies).unwrap_or(u32::MAX),
             dispatch_budget: from_millionths(to_millionths(pool.dispatch_budget)),
+            prefill_limit: pool.prefill_limit,
         }
     }
 
@@ -186,11 +189,12 @@ impl ViewSummary {
         for field in fields {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
-        // Why so short: with eight bytes each the summary would be longer than 192.
+        // Why so short: with eight bytes each the summary would be longer than 200.
         for field in single {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
         bytes.extend_from_slice(&self.kv_unknown.to_le_bytes());
+        bytes.extend_from_slice(&unknown_as_most(self.prefill_limit).to_le_bytes());
         bytes
     }
 
@@ -229,10 +233,11 @@ impl ViewSummary {
         let on_receipt = Credit { admitted, held: known() };
         let summary = Self { credit, full_requests, full_blocks, on_receipt, ..summary };
         let (in_hand, batch, demand_elsewhere) = (known(), known(), known().unwrap_or(0));
-        // Why two in one: with eight bytes each the summary would be longer than 192.
+        // Why two in one: with eight bytes each the summary would be longer than 200.
         let both = known().unwrap_or(0);
         let (other_proxies, block_size) = (both as u32, (both >> 32) as u32);
         let unknown = small.get(12..14).and_then(|bytes| bytes.try_into().ok()).map(u16::from_le_bytes);
+        let limit = small.get(14..22).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let mut single = small.chunks_exact(4).filter_map(|chunk| chunk.try_into().ok().map(u32::from_le_bytes));
         let mut blocks = || single.next().map(|blocks| Blocks(u64::from(blocks)));
         let single = (blocks(), blocks(), blocks());
@@ -252,6 +257,7 @@ impl ViewSummary {
             reported_held: known(),
             kv,
             kv_unknown,
+            prefill_limit: limit.filter(|limit| *limit != u64::MAX),
             ..summary
         })
     }
@@ -322,6 +328,7 @@ mod tests {
             demand_elsewhere: 3,
             other_proxies: 1,
             dispatch_budget: Some(0.125),
+            prefill_limit: Some(8_000),
             workers,
             ..PoolReport::default()
         };
@@ -371,7 +378,7 @@ mod tests {
     fn survives_its_own_encoding_and_a_longer_one() {
         for seen in [summary(vec![worker(WorkerState::Up, true, Some(90))]), summary(vec![])] {
             let mut bytes = seen.encode();
-            assert!(bytes.len() <= 192);
+            assert!(bytes.len() <= 200);
             assert_eq!(ViewSummary::decode(&bytes).as_ref(), Some(&seen));
             bytes.extend_from_slice(&[1; 24]);
             assert_eq!(ViewSummary::decode(&bytes), Some(seen));

@@ -9,7 +9,7 @@ use super::prefill::Reading;
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm};
 use crate::budget::{Budgets, Rates, Spent};
-use crate::decide::{Ask, Held, Rules, Turn, decide, may_grow};
+use crate::decide::{Ask, Held, Known, Rules, Turn, decide, may_grow};
 use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
 use crate::members::Holder;
 use crate::outcome::Refusal;
@@ -63,7 +63,7 @@ impl Vm {
         let Request { ask, rules, .. } = *request;
         let picture = self.picture(store, rules.pool);
         let known = picture.known(request.can_be_steered);
-        let mut lease = lease_of(request, turn.band, known.block_size(rules.pool), now);
+        let mut lease = lease_of(request, turn.band, known, now);
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
         let evictable = lease.preemptible.then(|| self.evictable_with(&lease));
@@ -250,8 +250,11 @@ impl Vm {
     }
 }
 
-fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> Lease {
+fn lease_of(request: &Request<'_>, band: &Lane, known: Known<'_>, now: Time) -> Lease {
     let Request { ask, rules, tenant_key, bytes, sub, .. } = *request;
+    let block_size = known.block_size(rules.pool);
+    // Why only there: to count prompts costs changes of the pool's record, and nothing else reads them.
+    let by_worker = known.view.is_some_and(|view| view.prefill_limit.is_some());
     let lane: LaneKey = rules.lane.key;
     Lease {
         tenant_key: tenant_key.into(),
@@ -269,7 +272,9 @@ fn lease_of(request: &Request<'_>, band: &Lane, block_size: u32, now: Time) -> L
         worker: None,
         since: 0,
         bytes: counted_bytes(rules.lane, bytes),
-        reading: rules.lanes.have_goals().then(|| Reading::of(ask.prompt, rules.lane, now)).flatten(),
+        reading: (by_worker || rules.lanes.have_goals())
+            .then(|| Reading::of(ask.prompt, (rules.lane, by_worker), now))
+            .flatten(),
         sample: None,
         // Why not one that has climbed: it would come back, age and be evicted again for as long as higher lanes flood.
         preemptible: rules.lane.preemptible && band.level >= rules.lane.level,

@@ -128,8 +128,9 @@ impl Claim<'_> {
                 Starts::Nothing => begun,
             };
             pool_now.begin(members, holder, begun);
-            let worker = endpoint.as_ref().map(|endpoint| (endpoint.worker, 1));
-            for (key, amount) in self.lease.tallies().chain(worker) {
+            let worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
+            let prompt = self.lease.reading.and_then(|reading| reading.at(worker));
+            for (key, amount) in self.lease.tallies().chain(worker.map(|worker| (worker, 1))).chain(prompt) {
                 pool_now.tally(members, holder, key, amount);
             }
             if let Some(rest) = self.rest {

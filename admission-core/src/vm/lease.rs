@@ -105,7 +105,7 @@ impl Lease {
         let bytes = (self.bytes > 0).then(|| (TallyKey::bytes_of(self.lane), self.bytes));
         // Why not always: what a lease needs more or less is no further request at its worker.
         let worker = self.worker.filter(|_| self.amount.requests > 0);
-        let prompt = self.reading.iter().flat_map(Reading::tallies);
+        let prompt = self.reading.into_iter().flat_map(|reading| reading.tallies(self.worker));
         self.classes.iter().copied().chain(worker).map(|key| (key, 1)).chain(bytes).chain(prompt)
     }
 }

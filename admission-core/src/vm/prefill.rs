@@ -47,6 +47,8 @@ pub(super) struct Reading {
     pub(super) due: Time,
     /// True where its lane is bound by a goal.
     is_bound: bool,
+    /// True where it counts at its own worker too, which is busy by the prompts that it has to read.
+    by_worker: bool,
     /// True while it counts in its pool's record.
     counts: bool,
     /// True where the begin of its answer says nothing of when it was read.
@@ -63,7 +65,7 @@ pub(super) struct Read {
 
 impl Reading {
     /// The prompt of a request that starts, if it has one.
-    pub(super) fn of(tokens: Tokens, lane: &Lane, now: Time) -> Option<Self> {
+    pub(super) fn of(tokens: Tokens, (lane, by_worker): (&Lane, bool), now: Time) -> Option<Self> {
         (tokens > Tokens(0)).then_some(Self {
             tokens,
             ahead: Tokens(0),
@@ -72,6 +74,7 @@ impl Reading {
             from: now,
             due: Time(now.0.saturating_add(UPLOAD.0)),
             is_bound: lane.prompts.is_some(),
+            by_worker,
             counts: true,
             is_whole: false,
         })
@@ -93,11 +96,17 @@ impl Reading {
         }
     }
 
-    /// Amounts that it is tallied under.
-    pub(super) fn tallies(&self) -> impl Iterator<Item = (TallyKey, u64)> + use<> {
+    /// Amounts that it is tallied under, where it is steered to that worker.
+    pub(super) fn tallies(&self, worker: Option<TallyKey>) -> impl Iterator<Item = (TallyKey, u64)> + use<> {
         let tokens = self.counts.then_some((TallyKey::prompts(), self.tokens.0));
         let bound = (self.counts && self.is_bound).then_some((TallyKey::bound_prompts(), 1));
-        tokens.into_iter().chain(bound)
+        tokens.into_iter().chain(self.at(worker)).chain(bound)
+    }
+
+    /// Amount that it is tallied under at its own worker.
+    pub(super) fn at(&self, worker: Option<TallyKey>) -> Option<(TallyKey, u64)> {
+        let worker = worker.filter(|_| self.counts && self.by_worker)?;
+        Some((TallyKey::prompts_at(worker), self.tokens.0))
     }
 
     /// Tokens that its worker has read by the time that it has read this one too.
@@ -162,7 +171,7 @@ impl Vm {
         reading.due = Time(now.0.saturating_add(reading.counts_for(&seen).0));
         self.read_due.push((reading.due, id));
         if !std::mem::replace(&mut reading.counts, true) {
-            let tallies = reading.tallies().collect();
+            let tallies = reading.tallies(lease.worker).collect();
             let lease = lease.clone();
             self.change_prompts(store, &lease, tallies, (Kind::Overdraft, None), now);
         }
@@ -185,7 +194,7 @@ impl Vm {
         lease.sample = work.map(|work| (work, now.since(reading.from)));
         let lease = lease.clone();
         let read = Read { tokens: reading.tokens, sample: None };
-        self.change_prompts(store, &lease, reading.tallies().collect(), (Kind::Refund, Some(read)), now);
+        self.change_prompts(store, &lease, reading.tallies(lease.worker).collect(), (Kind::Refund, Some(read)), now);
     }
 
     /// Prompts whose time is up count no more.
@@ -202,7 +211,7 @@ impl Vm {
         for id in due {
             let Some(lease) = self.leases.get_mut(&id) else { continue };
             let Some(reading) = &mut lease.reading else { continue };
-            let tallies = reading.tallies().collect();
+            let tallies = reading.tallies(lease.worker).collect();
             reading.counts = false;
             let lease = lease.clone();
             self.change_prompts(store, &lease, tallies, (Kind::Refund, None), now);
@@ -221,10 +230,12 @@ impl Vm {
             reading.tokens = before;
             return;
         }
+        let by = before.0.abs_diff(tokens.0);
+        let at_worker = reading.at(lease.worker).map(|(key, _)| (key, by));
+        let tallies = at_worker.into_iter().chain([(TallyKey::prompts(), by)]).collect();
         let lease = lease.clone();
         // Why no recharge: while one is pending its VM admits nothing.
         let kind = if tokens > before { Kind::Overdraft } else { Kind::Refund };
-        let tallies = vec![(TallyKey::prompts(), before.0.abs_diff(tokens.0))];
         self.change_prompts(store, &lease, tallies, (kind, None), now);
     }
 

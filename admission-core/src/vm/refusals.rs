@@ -39,7 +39,8 @@ pub enum Unserved {
 /// Workers and the kinds of requests that they have served, as far as this VM has seen.
 #[derive(Debug, Default)]
 pub(super) struct Served {
-    by: BTreeSet<(u64, WorkerKey)>,
+    /// Hashes of a kind and a worker.
+    by: BTreeSet<u64>,
     /// Kinds of which the proxy was asked since the last tick which worker had served them.
     asked: BTreeSet<u64>,
 }
@@ -56,6 +57,11 @@ impl Sent<'_> {
     }
 }
 
+/// A kind of request at a worker.
+fn of(kind: u64, worker: WorkerKey) -> u64 {
+    hash::spread(kind ^ worker.0)
+}
+
 impl Served {
     /// The time of another tick has come.
     pub(super) fn tick(&mut self) {
@@ -66,7 +72,7 @@ impl Served {
         if self.by.len() >= MOST_SERVED {
             self.by.clear();
         }
-        self.by.insert((kind, worker));
+        self.by.insert(of(kind, worker));
     }
 }
 
@@ -107,7 +113,7 @@ impl Vm {
     ) {
         let worker = WorkerKey::of(address);
         let refused = how == Unserved::Refused;
-        if refused && !self.served.by.contains(&(sent.kind(), worker)) {
+        if refused && !self.served.by.contains(&of(sent.kind(), worker)) {
             return;
         }
         let Some(view) = view_of(store, pool) else { return };

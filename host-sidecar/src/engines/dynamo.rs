@@ -6,8 +6,8 @@
 //!   running; without the second number nobody knows how many run. It tells all four limits.
 //! - What is told of the page as a whole belongs to its only rank. Where there are several nobody knows which has it, so it
 //!   is left out.
-//! - Prefill tokens are not told of a worker as a whole; a frontend tells them of each worker behind it, which are not the
-//!   worker that the page is read for.
+//! - Prefill tokens are not told of a worker by itself. A frontend tells them of each worker behind it: the frontend is busy by them when
+//!   all of its workers are, so what counts is the least.
 
 use super::PageError;
 use super::sheet::{Cells, Limit, Load, Order, Sheet, rank_of};
@@ -31,6 +31,8 @@ enum Whole {
     AtFrontend,
     /// Of these, those without a token.
     Queued,
+    /// Prompt tokens in prefill of one worker behind a frontend.
+    Prefill,
 }
 
 /// Notes what the page says.
@@ -38,7 +40,7 @@ enum Whole {
 /// # Errors
 /// It names more ranks than a worker can have.
 pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
-    let mut whole = Cells::default();
+    let (mut whole, mut prefill) = (Cells::default(), None);
     for (series, sample) in page.samples(series) {
         match series {
             Series::Load(load) => {
@@ -49,19 +51,26 @@ pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
             Series::Limit(limit) => sheet.limit(limit, sample.value),
             Series::Whole(Whole::AtWorker)
                 if sample.label("dynamo_endpoint").is_some_and(|name| name != "generate") => {}
+            // Why the least: numbers of several workers are no contradiction.
+            Series::Whole(Whole::Prefill) => {
+                prefill = Some(prefill.map_or(sample.value, |least: f64| least.min(sample.value)))
+            }
             Series::Whole(what) => whole.note(what, sample.value, Order::default()),
         }
     }
-    note_whole(sheet, &whole)
+    note_whole(sheet, &whole, prefill)
 }
 
-fn note_whole(sheet: &mut Sheet, whole: &Cells<Whole>) -> Result<(), PageError> {
+fn note_whole(sheet: &mut Sheet, whole: &Cells<Whole>, prefill: Option<f64>) -> Result<(), PageError> {
     let mut ranks = sheet.ranks();
     let rank = ranks.next().unwrap_or(0);
     if ranks.next().is_some() {
         return Ok(());
     }
     drop(ranks);
+    if let Some(prefill) = prefill {
+        sheet.note(rank, Load::PrefillTokens, prefill)?;
+    }
     let queued = whole.told(Whole::Queued);
     if let Some(queued) = queued {
         sheet.note(rank, Load::Waiting, queued)?;
@@ -82,7 +91,10 @@ pub fn wants(name: &str) -> bool {
 
 /// Whether a metric says how loaded something is.
 pub fn is_load(name: &str) -> bool {
-    matches!(series(name), Some(Series::Whole(_) | Series::Load(Load::KvShare)))
+    matches!(
+        series(name),
+        Some(Series::Whole(Whole::AtWorker | Whole::AtFrontend | Whole::Queued) | Series::Load(Load::KvShare))
+    )
 }
 
 fn series(name: &str) -> Option<Series> {
@@ -95,6 +107,7 @@ fn series(name: &str) -> Option<Series> {
         "dynamo_component_inflight_requests" => Series::Whole(Whole::AtWorker),
         "dynamo_frontend_inflight_requests" => Series::Whole(Whole::AtFrontend),
         "dynamo_frontend_queued_requests" => Series::Whole(Whole::Queued),
+        "dynamo_frontend_worker_active_prefill_tokens" => Series::Whole(Whole::Prefill),
         "dynamo_frontend_model_kv_cache_block_size" => Series::Limit(Limit::BlockSize),
         "dynamo_frontend_model_max_num_seqs" => Series::Limit(Limit::MaxNumSeqs),
         "dynamo_frontend_model_max_num_batched_tokens" => Series::Limit(Limit::MaxNumBatchedTokens),

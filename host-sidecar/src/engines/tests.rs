@@ -171,7 +171,11 @@ fn dynamo_workers_and_frontends() {
     let rank_1 = RankReport { rank: 1, ..share(0.75, running(None)) };
     assert_eq!(auto(DYNAMO_TWO).ranks, [blocks(250, 1_000, running(None)), rank_1], "17 requests, but in which rank?");
     let frontend = auto(DYNAMO_FRONTEND);
-    assert_eq!(frontend.ranks, [requests(0, 28, 12)], "40 in flight, of which 12 have no token yet");
+    let ranks = [RankReport { prefill_tokens: Some(900), ..requests(0, 28, 12) }];
+    assert_eq!(frontend.ranks, ranks, "40 in flight, of which 12 have no token yet");
+    let second = "dynamo_frontend_worker_active_prefill_tokens{dp_rank=\"0\",worker_id=\"8\"} 40\n";
+    let two = auto(&format!("{DYNAMO_FRONTEND}{second}"));
+    assert_eq!(two.ranks[0].prefill_tokens, Some(40), "it is busy when its last worker is");
     let limits = Limits {
         block_size: Some(16),
         max_num_seqs: Some(256),

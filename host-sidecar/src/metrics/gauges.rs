@@ -71,6 +71,10 @@ fn worker_gauges(registry: &mut Registry, rows: &[PoolRow]) {
     let running = registered(registry, "worker_running", help);
     let help = "Requests waiting inside the engines of all ranks; absent while unknown";
     let waiting = registered(registry, "worker_waiting", help);
+    let help = "Prompt tokens waiting for or in prefill over all ranks, as the page says; absent while unknown";
+    let prefill = registered(registry, "worker_prefill_tokens", help);
+    let help = "KV blocks that a router in front of the engine believes to be in use; absent while unknown";
+    let decode = registered(registry, "worker_active_decode_blocks", help);
     let help = "Time since the last good scrape began, or since the start while there was none";
     let age = registered(registry, "worker_scrape_age_seconds", help);
     for row in rows {
@@ -85,6 +89,8 @@ fn worker_gauges(registry: &mut Registry, rows: &[PoolRow]) {
             kv_used_share(&report.ranks).into_iter().for_each(|share| set(&kv, share));
             sum(report, |rank| rank.running).into_iter().for_each(|count| set(&running, count));
             sum(report, |rank| rank.waiting).into_iter().for_each(|count| set(&waiting, count));
+            sum(report, |rank| rank.prefill_tokens).into_iter().for_each(|count| set(&prefill, count));
+            sum(report, |rank| rank.active_decode_blocks).into_iter().for_each(|count| set(&decode, count));
             set(&age, report.scraped_ms_ago as f64 / 1_000.0);
         }
     }
@@ -96,6 +102,8 @@ fn trouble_gauges(registry: &mut Registry, rows: &[PoolRow]) {
     let failing = registered(registry, "worker_failing", help);
     let help = "1 while the worker's page tells a number that cannot be believed and counts as unknown, by which";
     let doubtful = registered(registry, "worker_doubtful", help);
+    let help = "1 while the worker is busy, by what: a threshold of `busy`, its headroom, or numbers that are stale";
+    let busy_by = registered(registry, "worker_busy_by", help);
     let not_ready = registered(registry, "worker_not_ready", "1 while its source calls the worker not ready");
     for row in rows {
         let set = |gauges: &Gauges, worker: &str, more: Option<(&'static str, &str)>| {
@@ -111,6 +119,9 @@ fn trouble_gauges(registry: &mut Registry, rows: &[PoolRow]) {
         for worker in row.workers.iter().take(MAX_WORKERS) {
             for number in &worker.doubts {
                 set(&doubtful, &worker.address, Some(("number", number)));
+            }
+            for what in &worker.busy_by {
+                set(&busy_by, &worker.address, Some(("threshold", what)));
             }
             if worker.condition == Condition::NotReady {
                 set(&not_ready, &worker.address, None);

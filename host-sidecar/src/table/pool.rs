@@ -227,6 +227,7 @@ impl Pool {
         let full = full(self.loads_by_role(now, patience).map(|(role, load)| (role, self.saturation.full(&load))));
         let batch = self.batch(now, patience);
         let block_size = self.block_size(now, patience);
+        let prefill_limit = self.prefill_limit(now, patience);
         PoolNow {
             name: Arc::clone(&self.name),
             said,
@@ -234,6 +235,7 @@ impl Pool {
             full,
             batch,
             block_size,
+            prefill_limit,
             others,
             dispatch_budget,
             workers,
@@ -244,7 +246,15 @@ impl Pool {
     pub fn report(&self, now: Duration, patience: &Patience, queued: Option<u64>) -> PoolReport {
         let (saturation, dispatch_budget) = self.fullness(now, patience, queued);
         let workers = self.tried(now, patience, |worker, judged| worker.now(None, (now, patience), judged).report());
-        PoolReport { saturation, dispatch_budget, workers, ..PoolReport::default() }
+        let prefill_limit = self.prefill_limit(now, patience);
+        PoolReport { saturation, dispatch_budget, prefill_limit, workers, ..PoolReport::default() }
+    }
+
+    /// Prompt tokens that a live worker which reads prompts may have to read and is not busy by them, the least of all.
+    fn prefill_limit(&self, now: Duration, patience: &Patience) -> Option<u64> {
+        let rule = self.busy_rule();
+        let reading = self.live(now, patience).filter(|worker| worker.member.role.prefills());
+        reading.filter_map(|worker| worker.prefill_limit(&rule)).min()
     }
 
     /// Tokens in a KV block of the live workers that generate; `None` where none reports it, or two differ.
@@ -300,7 +310,7 @@ impl Pool {
             queued,
             proxies,
             unmeasured: self.fullnesses(now, patience).filter(|(_, worker)| !worker.is_measured()).count(),
-            workers: self.workers.values().map(Worker::row).collect(),
+            workers: self.workers.values().map(|worker| worker.row(&self.busy_rule(), now, patience)).collect(),
         }
     }
 

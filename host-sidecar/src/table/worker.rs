@@ -280,7 +280,7 @@ impl Worker {
 
     /// Judges by the last numbers however old; returns whether what it is or is judged to be differs from the last look.
     fn judge(&mut self, rule: &BusyRule, now: Duration, patience: &Patience) -> bool {
-        let batched = self.limits().max_num_batched_tokens.or(rule.max_num_batched_tokens);
+        let batched = self.batched(rule);
         let ranks = self.sample.as_ref().map_or(&[][..], |sample| &sample.reading.ranks);
         self.busy = rule.thresholds.latched(&mut self.latch, rule.hysteresis, ranks, batched);
         self.blocks_until_busy = rule.thresholds.blocks_until_busy(&self.latch, ranks);
@@ -295,14 +295,28 @@ impl Worker {
         (state, self.busy, self.crowded, self.is_stale(now, patience), self.is_blind(now, patience))
     }
 
+    /// Prompt tokens that it may have to read and is not busy by them.
+    pub fn prefill_limit(&self, rule: &BusyRule) -> Option<u64> {
+        rule.thresholds.prefill_limit(self.ranks().len(), self.batched(rule))
+    }
+
+    /// Most tokens that it batches in one step.
+    fn batched(&self, rule: &BusyRule) -> Option<u64> {
+        self.limits().max_num_batched_tokens.or(rule.max_num_batched_tokens)
+    }
+
     /// For the metrics page.
-    pub fn row(&self) -> WorkerRow {
+    pub fn row(&self, rule: &BusyRule, now: Duration, patience: &Patience) -> WorkerRow {
+        let mut busy_by = if self.busy { rule.thresholds.busy_by(&self.latch, self.batched(rule)) } else { Vec::new() };
+        busy_by.extend(self.crowded.then_some("headroom"));
+        busy_by.extend(self.is_stale(now, patience).then_some("when_stale"));
         let doubts = self.sample.as_ref().map(|sample| sample.reading.doubts.clone());
         WorkerRow {
             address: Arc::clone(&self.id.address),
             condition: self.member.condition,
             limits: self.limits(),
             doubts: doubts.unwrap_or_default(),
+            busy_by,
             gpus: self.gpus().to_vec(),
         }
     }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
+use wasm_tests::rig::{MODEL, Rig, Setup, TOKEN, Wait, eventually, reason_of};
+use wasm_tests::sidecar;
 
 /// Prompt tokens of a document, as the worker counts them.
 const DOCUMENT: usize = 2_000;
@@ -96,4 +97,53 @@ async fn a_chat_has_its_first_token_in_time_beside_forty_documents() {
 #[tokio::test]
 async fn a_chat_has_its_first_token_in_time_beside_forty_documents_that_are_answered_whole() {
     a_chat_does_not_wait_for_documents(false).await;
+}
+
+/// Engines that nothing waits in tell no prompt tokens, however many they have to read: the filter counts what it has sent. Each of two workers takes one
+/// prompt, and another while it has less than the threshold; where the proxy chooses the worker, both together take prompts until they have more than twice
+/// that.
+#[tokio::test]
+async fn a_threshold_of_prompt_tokens_binds_though_no_engine_tells_any() {
+    for (steered, started) in [(true, 4), (false, 3)] {
+        let mut setup = Setup::new(2, Wait::Unread).with("/pools/0/pick_endpoint", json!(steered));
+        (setup.more_workers, setup.steered) = (1, steered);
+        // Two seconds for a document.
+        setup.worker.per_prefill_token_us = 1_000.0;
+        let rig = Rig::start(setup.alone()).await;
+        let workers = [rig.worker.address(), rig.others[0].address()].map(|address| address.to_string());
+        let sidecar = sidecar::start(
+            rig.worker.address(),
+            &json!({
+                "proxies": [{"url": format!("http://{}", rig.control_address()), "token": TOKEN}],
+                "pools": [{"name": "main", "workers": workers, "busy": {"active_prefill_tokens_threshold": 2_500}}],
+            }),
+        )
+        .await;
+        eventually("the view is there", async || {
+            let state = rig.state().await;
+            let live = state["pools"]["main"]["view"]["live_workers"].as_u64();
+            // A pool is shown from its first request on.
+            rig.ask("acme", &[]).await;
+            (live == Some(2)).then_some(()).ok_or(state.to_string())
+        })
+        .await;
+        rig.nothing_is_held().await;
+        let document = body(DOCUMENT, true);
+        let outcomes = join_all((0..8).map(async |_| {
+            let answer = rig.post("acme", &[], &document).await;
+            let outcome = (answer.status().as_u16(), reason_of(&answer));
+            answer.bytes().await.expect("a whole answer");
+            outcome
+        }))
+        .await;
+        let count =
+            |status, reason: &str| outcomes.iter().filter(|outcome| **outcome == (status, reason.to_owned())).count();
+        assert_eq!(
+            (count(200, ""), count(503, "all_busy")),
+            (started, 8 - started),
+            "steered: {steered}; {outcomes:?}"
+        );
+        sidecar.stop().await;
+        rig.nothing_is_held().await;
+    }
 }

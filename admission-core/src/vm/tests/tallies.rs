@@ -210,6 +210,54 @@ fn a_lease_keeps_the_block_size_that_it_began_with() {
     assert_eq!(proxy.pool(), Amount::default());
 }
 
+/// Two workers that may have 1,000 prompt tokens to read each.
+fn that_read_a_thousand(steered: bool) -> Proxy {
+    let proxy = proxy(&json!({"pools": [{"name": "p", "max_in_flight": 99, "pick_endpoint": steered}]}));
+    let workers = [A, B].map(|address| json!({"address": address, "state": "up", "scraped_ms_ago": 0, "busy": false}));
+    push_pool(&proxy, 1, &json!({"prefill_limit": 1_000, "workers": workers}));
+    proxy
+}
+
+#[test]
+fn a_worker_is_busy_by_the_prompts_that_it_was_sent_and_has_not_read() {
+    let mut proxy = that_read_a_thousand(true);
+    let (mut one, mut two) = (proxy.vm(), proxy.vm());
+    let to = |admission: &Admission| admission.endpoint.clone().unwrap().header;
+    let long = proxy.ask(&mut one, 1_200).unwrap();
+    assert_eq!(to(&long), format!("{A},{B}"));
+    for prompt in [600, 400] {
+        let short = proxy.ask(&mut two, prompt).unwrap();
+        assert_eq!(to(&short), B, "the other has too much to read, for every VM");
+    }
+    let over = proxy.ask(&mut one, 100).unwrap();
+    assert_eq!(to(&over), B, "exactly as much as it may have is not too much");
+    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy));
+    proxy.correct(&mut one, over.lease, 2).unwrap();
+    assert_eq!(proxy.ask(&mut two, 1).err(), Some(Reason::AllBusy), "1,002 of 1,000");
+    one.first_token(&*proxy.store, long.lease, proxy.now);
+    assert_eq!(to(&proxy.ask(&mut two, 1).unwrap()), A, "it has read what it had");
+    for vm in [&mut one, &mut two] {
+        let held: Vec<_> = vm.leases.keys().copied().collect();
+        held.into_iter().for_each(|lease| vm.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now));
+    }
+    for worker in [A, B] {
+        let key = TallyKey::prompts_at(TallyKey::worker(WorkerKey::of(worker)));
+        assert_eq!(proxy.tallied("p", key), 0, "nothing is left at {worker}");
+    }
+    proxy.ticks(&mut [&mut one, &mut two], 1);
+}
+
+#[test]
+fn workers_that_the_proxy_chooses_are_busy_by_an_even_part_of_the_prompts() {
+    let proxy = that_read_a_thousand(false);
+    let mut vm = proxy.vm();
+    let first = proxy.ask(&mut vm, 1_500).unwrap().lease;
+    proxy.ask(&mut vm, 501).unwrap();
+    assert_eq!(proxy.ask(&mut vm, 1).err(), Some(Reason::AllBusy), "2,001 for two");
+    vm.release(&*proxy.store, first, Usage::AsEstimated, proxy.now);
+    assert!(proxy.ask(&mut vm, 1).is_ok());
+}
+
 #[test]
 fn addresses_are_compared_as_proxies_write_them() {
     let proxy = proxy(&json!({"pools": [{"name": "p", "max_in_flight": 9, "pick_endpoint": true}]}));
