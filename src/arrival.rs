@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use admission_core::config::EndpointPicker;
 use admission_core::decide::Ask;
 use admission_core::endpoint::Endpoint;
 use admission_core::identity::{Source, tenant_name};
@@ -14,9 +15,6 @@ use sha2::{Digest, Sha256};
 
 use crate::headers::Headers;
 use crate::host;
-
-/// Headers in which a caller may name its objective, the one that is asked first before the older one.
-const OBJECTIVE_HEADERS: [&str; 2] = ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
 
 /// Headers in which a caller may say in how many milliseconds it wants the first token, the one that is asked first
 /// before the older one.
@@ -37,7 +35,7 @@ pub fn read(policy: &Policy, headers: &Headers, spoofed: &[String]) -> Arrival {
         tier: asking.then(|| policy.tier_sources.iter().find_map(tier)).flatten(),
         tenant: named.unwrap_or_else(|| policy.default_tenant.clone()),
         asked_lane: policy.lane_header.as_ref().and_then(|header| headers.text(header)).map(Cow::into_owned),
-        objectives: OBJECTIVE_HEADERS.iter().filter_map(|header| headers.text(header)).map(Cow::into_owned).collect(),
+        objectives: platform::OBJECTIVE.iter().filter_map(|header| headers.text(header)).map(Cow::into_owned).collect(),
         api: Api::of_plain_path(&path),
         path,
         says_json: headers.text("content-type").is_none_or(|kind| kind.to_ascii_lowercase().contains("json")),
@@ -92,9 +90,14 @@ fn is_method(headers: &Headers, method: &[u8]) -> bool {
     headers.get(":method").is_some_and(|found| *found == *method)
 }
 
-/// Names of the request's headers that callers must not set for the platform.
-pub fn spoofed(headers: &Headers) -> Vec<String> {
-    headers.names().filter(|name| platform::is_ours(name)).map(str::to_owned).collect()
+/// Names of the request's headers that callers must not set for the platform. An endpoint picker's may stay.
+pub fn spoofed(policy: &Policy, headers: &Headers) -> Vec<String> {
+    let is_pickers = |name: &str| has_picker(policy) && platform::chooses_workers(name);
+    headers.names().filter(|name| platform::is_ours(name) && !is_pickers(name)).map(str::to_owned).collect()
+}
+
+fn has_picker(policy: &Policy) -> bool {
+    policy.endpoint_picker == EndpointPicker::Theirs
 }
 
 /// Takes headers off.
@@ -102,15 +105,21 @@ pub fn strip(names: &[String]) {
     names.iter().for_each(|name| host::remove_request_header(name));
 }
 
-/// Tells the worker who sends the request.
-pub fn tag_tenant(tenant: &str) {
+/// Tells the worker, and an endpoint picker, who sends the request.
+pub fn tag_tenant(policy: &Policy, tenant: &str) {
     host::set_request_header(platform::TENANT, tenant);
+    if has_picker(policy) {
+        platform::FAIRNESS.iter().for_each(|header| host::set_request_header(header, tenant));
+    }
 }
 
-/// Tells the worker how urgent it is.
-pub fn tag_lane(lane: &Lane) {
+/// Tells the worker, and an endpoint picker, how urgent it is.
+pub fn tag_lane(policy: &Policy, lane: &Lane) {
     host::set_request_header(platform::LANE, &lane.name);
     host::set_request_header(platform::PRIORITY, &lane.priority.to_string());
+    if has_picker(policy) {
+        platform::OBJECTIVE.iter().for_each(|header| host::set_request_header(header, &lane.name));
+    }
 }
 
 /// Tells the worker, and the proxy's routes, where the request goes.

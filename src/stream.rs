@@ -271,7 +271,7 @@ impl Stream {
         self.pool = Some(Arc::clone(&pool));
         taking.intake.admitted(pool);
         if taking.headers_open {
-            tag(&taking.intake, &lane, Some(&told));
+            tag(&self.policy, &taking.intake, &lane, Some(&told));
             arrival::tag_estimate(&ask);
             if let Some(endpoint) = endpoint {
                 arrival::tag_endpoint(&endpoint);
@@ -360,7 +360,7 @@ impl Stream {
     pub fn request_headers(&mut self, end_of_stream: bool) -> Action {
         self.answer.expect(host::now());
         let headers = Headers::of_request();
-        let spoofed = arrival::spoofed(&headers);
+        let spoofed = arrival::spoofed(&self.policy, &headers);
         let mut arrival = arrival::read(&self.policy, &headers, &spoofed);
         let is_tagged = passes::is_tagged();
         if is_tagged && self.is_judged_already() {
@@ -388,9 +388,9 @@ impl Stream {
         let (wait, next) = (intake.wait(), intake.headers());
         let headers_open = wait != Wait::BodyHeld;
         if !headers_open {
-            arrival::tag_tenant(&intake.terms().tenant);
+            arrival::tag_tenant(&self.policy, &intake.terms().tenant);
             if !lane_needs_model {
-                arrival::tag_lane(intake.lane(&self.policy));
+                arrival::tag_lane(&self.policy, intake.lane(&self.policy));
             }
             if let Some(pool) = intake.pool() {
                 arrival::tag_pool(pool);

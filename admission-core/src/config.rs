@@ -98,6 +98,9 @@ pub struct Config {
     /// `header_pause`. A stream whose body is above `body.hold_limit` is settled by what was seen of it.
     #[serde(default)]
     pub force_usage: bool,
+    /// Owner of the choice of a worker, which the headers `x-gateway-destination-endpoint*` carry.
+    #[serde(default)]
+    pub endpoint_picker: EndpointPicker,
     /// Where requests may go; at least one.
     pub pools: Vec<PoolConfig>,
     /// What differs on some routes.
@@ -171,6 +174,21 @@ pub struct ControlConfig {
     #[serde(default = "default_max_view", with = "text::size")]
     #[cfg_attr(feature = "schema", schemars(with = "text::Size"))]
     pub max_view: u64,
+}
+
+/// Owner of the choice of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EndpointPicker {
+    /// The filter chooses, for pools that say `pick_endpoint`. Others' headers are taken off.
+    #[default]
+    Ours,
+    /// An endpoint picker (InferencePool, llm-d) in the same chain of filters chooses. Its headers stay and never count as a caller's, so a
+    /// caller's own have to be taken off before both. It is sent the tenant as fairness id, and the lane as objective.
+    Theirs,
+    /// The proxy chooses. The headers are taken off, and no pool may say `pick_endpoint`.
+    None,
 }
 
 /// The role `filter`.

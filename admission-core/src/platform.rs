@@ -10,6 +10,12 @@ pub const ENDPOINT: &str = "x-gateway-destination-endpoint";
 const ENDPOINTS: [&str; 3] =
     [ENDPOINT, "x-gateway-destination-endpoint-served", "x-gateway-destination-endpoint-subset"];
 
+/// Headers by which an endpoint picker knows whose a request is, the one that it reads first before the older one.
+pub const FAIRNESS: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
+
+/// Headers by which a caller, or the platform, names a request's objective, the one that is read first before the older one.
+pub const OBJECTIVE: [&str; 2] = ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
+
 /// Header that tells the worker who sends the request.
 pub const TENANT: &str = "x-sluice-tenant";
 
@@ -46,6 +52,12 @@ pub fn is_ours(name: &str) -> bool {
         name.len() >= with.len() && name.bytes().zip(with.bytes()).all(alike)
     };
     begins(PREFIX) || ENDPOINTS.iter().any(|header| header.len() == name.len() && begins(header))
+}
+
+/// Says whether a header carries a choice of worker.
+#[must_use]
+pub fn chooses_workers(name: &str) -> bool {
+    ENDPOINTS.contains(&name)
 }
 
 /// Says whether the proxy may have a route that matches on a header, since the filter sets it for that.

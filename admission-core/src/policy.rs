@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::config::{Mode, PluginConfig, PullConfig, RetryAfterConfig};
+use crate::config::{EndpointPicker, Mode, PluginConfig, PullConfig, RetryAfterConfig};
 use crate::identity::Source;
 use crate::keys::Keys;
 use crate::ledger::SubFlow;
@@ -83,6 +83,8 @@ pub struct Policy {
     pub lane_header: Option<String>,
     /// Headers that name a part of the tenant's requests, the one that is asked first before the next; none where nothing parts them.
     pub fairness_headers: Vec<String>,
+    /// Owner of the choice of a worker.
+    pub endpoint_picker: EndpointPicker,
     /// The lane's priority is written into bodies.
     pub tag_body: bool,
     /// Workers are asked for the usage of every stream.

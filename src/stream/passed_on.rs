@@ -11,9 +11,9 @@ use super::Taking;
 use crate::{arrival, host};
 
 /// Tells the worker, and the proxy's routes, all that is known of a request.
-pub(super) fn tag(intake: &Intake, lane: &Lane, pool: Option<&Arc<Pool>>) {
-    arrival::tag_tenant(&intake.terms().tenant);
-    arrival::tag_lane(lane);
+pub(super) fn tag(policy: &Policy, intake: &Intake, lane: &Lane, pool: Option<&Arc<Pool>>) {
+    arrival::tag_tenant(policy, &intake.terms().tenant);
+    arrival::tag_lane(policy, lane);
     if let Some(pool) = pool {
         arrival::tag_pool(pool);
     }

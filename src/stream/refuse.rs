@@ -23,7 +23,7 @@ impl Stream {
         let labels = labels(intake, intake.pool(), lane);
         if intake.terms().in_shadow() {
             if taking.headers_open {
-                tag(intake, lane, intake.pool());
+                tag(&self.policy, intake, lane, intake.pool());
             }
             let pool = intake.pool();
             let limits = &intake.terms().limits;

@@ -133,6 +133,18 @@ fn endpoint(address: SocketAddr) -> Value {
     json!({"endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}}})
 }
 
+/// The cluster of an endpoint picker, which speaks gRPC.
+#[must_use]
+pub fn picker_cluster(address: SocketAddr) -> Value {
+    let mut cluster = cluster("picker", &[address]);
+    for options in
+        cluster["typed_extension_protocol_options"].as_object_mut().into_iter().flat_map(|all| all.values_mut())
+    {
+        options["explicit_http_config"] = json!({"http2_protocol_options": {}});
+    }
+    cluster
+}
+
 /// A cluster of these workers.
 #[must_use]
 pub fn cluster(name: &str, addresses: &[SocketAddr]) -> Value {

@@ -15,6 +15,7 @@ pub mod echo;
 pub mod envoy;
 pub mod jwt;
 pub mod line;
+pub mod picker;
 pub mod played;
 mod process;
 pub mod redirector;

@@ -120,7 +120,8 @@ impl Rig {
         let alone = [("resetter", self.resetter.address()), ("cold", self.cold.address())];
         let alone =
             alone.iter().chain(&self.setup.clusters).map(|(name, address)| bootstrap::cluster(name, &[*address]));
-        std::iter::once(workers).chain(alone).collect()
+        let picker = self.setup.picker.map(bootstrap::picker_cluster);
+        std::iter::once(workers).chain(alone).chain(picker).collect()
     }
 
     /// The listener under test, that of the second plugin of the same code, and that of the control role.
@@ -165,6 +166,7 @@ impl Rig {
             }
         }
         filters.extend(std::iter::repeat_n(filter, if self.setup.twice { 2 } else { 1 }));
+        filters.extend(self.setup.filters_behind.iter().cloned());
         let mut public = bootstrap::listener(PUBLIC, &filters, &json!([]));
         let manager = &mut public["filter_chains"][0]["filters"][0]["typed_config"];
         manager["route_config"]["virtual_hosts"] = self.setup.virtual_hosts.clone();

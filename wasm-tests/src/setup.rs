@@ -45,12 +45,16 @@ pub struct Setup {
     pub alone: bool,
     /// HTTP filters before ours.
     pub filters_before: Vec<Value>,
+    /// HTTP filters behind ours.
+    pub filters_behind: Vec<Value>,
     /// Transport socket of the listener under test; plain text without one.
     pub transport_socket: Option<Value>,
     /// Workers beside the first one, like it and in its cluster.
     pub more_workers: usize,
     /// Clusters of one server each that a test has started itself.
     pub clusters: Vec<(&'static str, SocketAddr)>,
+    /// Endpoint picker that a filter of the listener under test asks, as the cluster `picker`.
+    pub picker: Option<SocketAddr>,
     /// The listener under test has the filter twice.
     pub twice: bool,
     /// The workers' cluster takes the worker that a request's header names.
@@ -102,9 +106,11 @@ impl Setup {
             code: None,
             alone: false,
             filters_before: Vec::new(),
+            filters_behind: Vec::new(),
             transport_socket: None,
             more_workers: 0,
             clusters: Vec::new(),
+            picker: None,
             twice: false,
             steered: false,
             virtual_hosts: bootstrap::virtual_hosts(&[]),

@@ -9,8 +9,9 @@ use super::lane::Lanes;
 use super::pool::ModelPattern;
 use super::{Control, Limits, MAX_NAME, Policy, Pool, Reject, Route, is_name};
 use crate::budget::Rate;
-use crate::config::{BurstyRate, Config, ControlConfig, OnRate, PluginConfig, RateConfig, RouteConfig};
+use crate::config::{BurstyRate, Config, ControlConfig, EndpointPicker, OnRate, PluginConfig, RateConfig, RouteConfig};
 use crate::keys::Keys;
+use crate::platform::FAIRNESS;
 use crate::problem::{self, Problem};
 use crate::units::Millis;
 
@@ -96,9 +97,6 @@ impl Checker<'_> {
     }
 }
 
-/// llm-d's headers that name a caller, the newer one and the older.
-const LLM_D_FAIRNESS_HEADERS: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
-
 fn trusted_peers(config: &Config, check: &mut Checker<'_>) -> Vec<String> {
     let Some(trusted) = &config.trust_tags_from else { return Vec::new() };
     if trusted.spiffe.is_empty() {
@@ -119,9 +117,8 @@ fn fairness_headers(config: &Config) -> Vec<String> {
         return Vec::new();
     };
     // Why the named one first: the platform sets that one, and the other may be a caller's.
-    let is_llm_ds = LLM_D_FAIRNESS_HEADERS.contains(&&*header);
-    let others =
-        LLM_D_FAIRNESS_HEADERS.iter().filter(|name| is_llm_ds && **name != header).map(|name| (*name).to_owned());
+    let is_llm_ds = FAIRNESS.contains(&&*header);
+    let others = FAIRNESS.iter().filter(|name| is_llm_ds && **name != header).map(|name| (*name).to_owned());
     let others: Vec<String> = others.collect();
     [vec![header], others].concat()
 }
@@ -154,6 +151,13 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
             check.problem(field, "needs `header_pause: true`: a body cannot be changed once its headers have gone on");
         }
     }
+    let picks = config.pools.iter().enumerate().filter(|(_, pool)| pool.pick_endpoint);
+    for (index, _) in picks.filter(|_| config.endpoint_picker != EndpointPicker::Ours) {
+        check.problem(
+            format!("pools[{index}].pick_endpoint"),
+            "needs `endpoint_picker: ours`: one request has one worker",
+        );
+    }
     Policy {
         namespace: config.namespace.clone(),
         fingerprint: String::new(),
@@ -168,6 +172,7 @@ pub(super) fn policy(config: &Config, problems: &mut Vec<Problem>) -> Policy {
         unlimited: config.unlimited(),
         lane_header: config.lane_header.as_ref().map(|header| header.to_ascii_lowercase()),
         fairness_headers: fairness_headers(config),
+        endpoint_picker: config.endpoint_picker,
         tag_body: config.tag_body,
         force_usage: config.force_usage,
         hold_limit: config.body.hold_limit,

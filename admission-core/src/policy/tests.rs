@@ -407,3 +407,17 @@ fn a_source_gives_a_tier_to_tenants_that_are_not_listed() {
     let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert!(said.iter().any(|line| line.starts_with("tenant.tier_sources[0]: a tier comes from")), "{said:?}");
 }
+
+#[test]
+fn a_pool_picks_workers_only_where_the_choice_is_ours() {
+    let with = |whose: &str| {
+        format!(
+            r#"{{"endpoint_picker": "{whose}", "pools": [{{"name": "p", "max_in_flight": 1, "pick_endpoint": true}}]}}"#
+        )
+    };
+    assert!(Plugin::parse(with("ours").as_bytes()).is_ok());
+    for whose in ["theirs", "none"] {
+        let found = problems(&with(whose));
+        assert!(matches!(&found[..], [one] if one.starts_with("pools[0].pick_endpoint: needs")), "{found:?}");
+    }
+}

@@ -76,6 +76,7 @@ pub fn filter(config: &Config, written: &Written<'_>, notes: &mut Notes) {
             proxy::buffers(config, filter, notes);
             proxy::idle_timeouts(filter, longest_wait([config]), notes);
             tenants::unguarded(config, &written.path, filter, notes);
+            tenants::callers_pick(config, &written.path, filter, notes);
             routes::chosen_by_callers(filter, notes);
             routes::loose_routes(config, filter, notes);
             routes::seen_too_early(config, filter, notes);

@@ -27,6 +27,7 @@ mod module;
 mod neighbours;
 mod one_count;
 mod overload;
+mod picker;
 mod pools;
 mod privacy;
 mod pulling;

@@ -7,10 +7,10 @@ use fastrand::Rng;
 use super::*;
 use crate::config::{
     AgingConfig, ApiConfig, ApiKeySource, BodyConfig, BurstyRate, CertificateSource, ClassConfig, Config,
-    DispatchBudgetConfig, EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig, LimitsConfig, Mode, OnRate,
-    OutputEstimate, PoolConfig, PoolQueueConfig, QueueConfig, RateConfig, RejectConfig, ReserveConfig, ReserveTerms,
-    RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig, TenantLimitsConfig, TenantSource,
-    TrustConfig, Upgrades, ViewConfig,
+    DispatchBudgetConfig, EndpointPicker, EstimateConfig, FilterRole, KvConfig, LaneConfig, LaneRuleConfig,
+    LimitsConfig, Mode, OnRate, OutputEstimate, PoolConfig, PoolQueueConfig, QueueConfig, RateConfig, RejectConfig,
+    ReserveConfig, ReserveTerms, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig,
+    TenantLimitsConfig, TenantSource, TrustConfig, Upgrades, ViewConfig,
 };
 use crate::estimate::Family;
 
@@ -275,6 +275,8 @@ fn config(rng: &mut Rng) -> Config {
             path_prefix: some(rng, |_| "/v1".into()),
             lane: last.clone(),
         }),
+        // Others leave no pool a choice.
+        endpoint_picker: EndpointPicker::Ours,
         tag_body: header_pause && rng.bool(),
         force_usage: header_pause && rng.bool(),
         pools: (0..rng.usize(1..4))

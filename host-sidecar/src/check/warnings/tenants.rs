@@ -1,6 +1,7 @@
 //! Of headers that name a tenant: whether anything but the caller writes them.
 
-use admission_core::config::{Config, TenantSource};
+use admission_core::config::{Config, EndpointPicker, TenantSource};
+use admission_core::platform::ENDPOINT;
 
 use crate::check::Notes;
 use crate::check::envoy::{Filter, typed};
@@ -26,6 +27,26 @@ pub fn unguarded(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut N
             );
         }
         notes.warn(join(path, &place), message);
+    }
+}
+
+/// Callers' own choices of worker, which look like an endpoint picker's.
+pub fn callers_pick(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut Notes) {
+    let (Some(manager), Some(earlier)) = (&filter.manager, filter.earlier()) else { return };
+    let removes = |filter: &Node<'_>| {
+        let any = filter.get("typed_config");
+        let is_mutation = any.as_ref().and_then(typed).is_some_and(|(name, _)| name.contains("header_mutation"));
+        is_mutation && filter.mentions(ENDPOINT)
+    };
+    if config.endpoint_picker == EndpointPicker::Theirs
+        && !strips_first(manager, ENDPOINT)
+        && !earlier.iter().any(removes)
+    {
+        let message = format!(
+            "nothing takes a caller's own {ENDPOINT:?} off before the picker, so callers may choose their worker; remove it, and \
+             {ENDPOINT}-subset, in `early_header_mutation_extensions` of the connection manager, or by a header_mutation filter before both"
+        );
+        notes.warn(join(path, "endpoint_picker"), message);
     }
 }
 

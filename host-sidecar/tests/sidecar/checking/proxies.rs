@@ -469,3 +469,20 @@ fn two_listeners_whose_filters_have_one_name() {
     plugin["root_id"] = "first".into();
     assert_silent(&bootstrap.0);
 }
+
+#[test]
+fn callers_that_pick_their_worker_beside_a_picker() {
+    let mut bootstrap = Bootstrap::shipped();
+    bootstrap.change_policy(|policy| {
+        policy["endpoint_picker"] = "theirs".into();
+        policy["pools"][0]["pick_endpoint"] = false.into();
+    });
+    assert_silent(&bootstrap.0);
+    bootstrap.manager().as_object_mut().unwrap().remove("early_header_mutation_extensions");
+    assert_warns(&bootstrap.0, &format!("{POLICY}.endpoint_picker"), "callers may choose their worker");
+    let removes = json!({"name": "callers", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+        "mutations": {"request_mutations": [{"remove": "x-gateway-destination-endpoint"}]}}});
+    bootstrap.filters().insert(0, removes);
+    assert_silent(&bootstrap.0);
+}
