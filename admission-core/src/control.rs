@@ -205,7 +205,7 @@ fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) 
     let members: Members = store::read(store, &keys.members())?.0;
     let mut answer =
         ViewAnswer { epoch: document.epoch, generation: document.generation, form: FORM, ..ViewAnswer::default() };
-    answer.needs = needs(store, keys, &members)?;
+    answer.needs = needs(store, keys, &members);
     let mut wakes = Vec::new();
     for (name, pool) in &document.pools {
         let (credit, ledger) = acknowledge(store, keys, name, &members, now)?;
@@ -250,9 +250,11 @@ fn acknowledge(
 }
 
 /// Pools that the policies of live VMs need views of.
-fn needs(store: &impl Store, keys: &Keys, members: &Members) -> Result<BTreeSet<String>, StoreError> {
-    let directory: Directory = store::read(store, &keys.directory())?.0;
-    Ok(directory.need_views(members))
+// Why no error where the directory cannot be read: no view waits for it.
+fn needs(store: &impl Store, keys: &Keys, members: &Members) -> BTreeSet<String> {
+    store::read::<Directory>(store, &keys.directory())
+        .map(|(directory, _)| directory.need_views(members))
+        .unwrap_or_default()
 }
 
 fn standing_summary(store: &impl Store, keys: &Keys, pool: &str) -> Option<ViewSummary> {

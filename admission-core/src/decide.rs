@@ -324,7 +324,7 @@ pub fn view_notice(pool: &Pool, view: Option<&ViewSummary>, came: Option<Time>, 
     let hold = pool.stale.hold;
     let is_fresh = came.is_some_and(|came| now.since(came) <= hold);
     let is_named = view.is_some_and(|view| now.since(view.received) <= hold);
-    (pool.needs_view() && is_fresh && !is_named).then(|| {
+    (pool.needs_view && is_fresh && !is_named).then(|| {
         format!(
             "pool {:?}: the sidecar's views do not name it, so nothing is known of its workers: either the sidecar does not know them yet \
              (its /readyz says so), or the pool has another name in its configuration",

@@ -59,7 +59,7 @@ impl Held {
         if left_out > 0 {
             shadows.push(format!("{left_out} more"));
         }
-        let need_views = gather(policy.pools().filter(|pool| pool.needs_view()).map(|pool| pool.name.clone()));
+        let need_views = gather(policy.pools().filter(|pool| pool.needs_view).map(|pool| pool.name.clone()));
         Self { fingerprint: policy.fingerprint.clone(), shadows, need_views }
     }
 }

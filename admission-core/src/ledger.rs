@@ -39,7 +39,7 @@ pub use drain::Drain;
 pub use fair::{Flow, FlowKey};
 pub use last_starts::LAST_STARTS;
 pub use line::{Backlog, Head, Kept, Large, Report, Yielding};
-pub use marks::{RequestKey, Stamp};
+pub use marks::{RefusedKey, Stamp};
 pub use queued::Queued;
 pub use sub_flows::{SUB_FLOWS, Starts, SubFlow};
 pub use tally::TallyKey;
@@ -52,7 +52,7 @@ use fair::Tags;
 use hold::Hold;
 use last_starts::LastStarts;
 use line::Line;
-use marks::{Marks, RefusedRequests};
+use marks::{Marks, RefusedTenants};
 use pace::Pace;
 use per_vm::PerVm;
 use prefill::Reading;
@@ -161,7 +161,7 @@ pub struct Ledger {
     charged_under: ChargedUnder,
     tallies: PerVm<Tally>,
     marks: Marks,
-    refused_requests: RefusedRequests,
+    refused_tenants: RefusedTenants,
     flows: Tags<MOST_FLOWS>,
     sub_flows: SubFlows,
     blocked: PerVm<Blocked>,

@@ -287,6 +287,8 @@ impl Vm {
         self.evict_as_asked(store, now);
         self.share_learned(store);
         self.served.tick();
+        // Why here too: a VM that gets no request has taken over a policy all the same.
+        self.list(store);
         observed
     }
 

@@ -180,7 +180,7 @@ impl Shared {
     pub fn restore_thresholds(&mut self) -> Result<(), NotKept> {
         let Some(path) = self.config().thresholds_file.clone() else { return Ok(()) };
         let kept = Kept::read(&path)?;
-        for (pool, over) in kept.pools() {
+        for (pool, over) in kept.pools().filter(|(_, over)| over.set.validate().is_ok()) {
             self.update(|table| table.set_thresholds(pool, over, Duration::ZERO));
         }
         *self.kept.get_mut() = kept;
@@ -195,14 +195,14 @@ impl Shared {
         let mut kept = self.kept.lock().await;
         let Requested { thresholds, set } =
             self.read(|table| table.requested_thresholds(request)).map_err(SetError::Request)?;
-        if let Some((pool, over)) = set.filter(|_| !request.is_read()) {
+        if !request.is_read() {
             if let Some(path) = self.config().thresholds_file.clone() {
-                let (before, name) = (kept.clone(), pool.clone());
-                let written = tokio::task::spawn_blocking(move || before.with(&path, name, over)).await;
+                let (before, set) = (kept.clone(), set.clone());
+                let written = tokio::task::spawn_blocking(move || before.with(&path, set)).await;
                 *kept = written.map_err(SetError::Task)?.map_err(SetError::File)?;
             }
             let now = self.now();
-            self.update(|table| table.set_thresholds(&pool, &over, now));
+            self.update(|table| set.iter().for_each(|(pool, over)| table.set_thresholds(pool, over, now)));
         }
         Ok(thresholds)
     }

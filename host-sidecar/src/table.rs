@@ -342,21 +342,29 @@ impl Table {
         self.pools.iter().flat_map(Pool::thresholds).collect()
     }
 
-    /// Thresholds as a request would have them. Reading those of a model that no pool serves finds nothing set.
+    /// Thresholds as a request would have them, of the pool that is configured with its model, or else of all whose workers' pages name it. Reading
+    /// those of a model that no pool serves finds nothing set.
     ///
     /// # Errors
     /// Setting on an unknown model, or a number out of its range.
     pub fn requested_thresholds(&self, request: &ThresholdRequest) -> Result<Requested, ThresholdError> {
         let model = request.model.as_str();
-        let named = self.pools.iter().find(|pool| pool.names(model));
-        let pool = named.or_else(|| self.pools.iter().find(|pool| pool.reports(model)));
-        let before = pool.map_or_else(BusyThresholds::default, |pool| pool.busy);
-        let thresholds = request.merged_into(before).map_err(ThresholdError::OutOfRange)?;
-        if pool.is_none() && !request.is_read() {
-            return Err(ThresholdError::UnknownModel(request.model.clone()));
+        let named = self.pools.iter().filter(|pool| pool.names(model));
+        let mut pools: Vec<_> = named.collect();
+        if pools.is_empty() {
+            pools.extend(self.pools.iter().filter(|pool| pool.reports(model)));
         }
-        let set =
-            pool.map(|pool| (pool.name.to_string(), Override { set: thresholds, instead_of: pool.configured_busy }));
+        let merged = |pool: &&Pool| {
+            let set = request.merged_into(pool.busy)?;
+            Ok((pool.name.to_string(), Override { set, instead_of: pool.configured_busy }))
+        };
+        let set: Vec<_> =
+            pools.iter().map(merged).collect::<Result<_, String>>().map_err(ThresholdError::OutOfRange)?;
+        let thresholds = match set.first() {
+            Some((_, first)) => first.set,
+            None if request.is_read() => BusyThresholds::default(),
+            None => return Err(ThresholdError::UnknownModel(request.model.clone())),
+        };
         Ok(Requested { thresholds: ModelThresholds { model: request.model.clone(), thresholds }, set })
     }
 

@@ -45,8 +45,8 @@ pub struct Override {
 pub struct Requested {
     /// Answer to the request.
     pub thresholds: ModelThresholds,
-    /// Pool whose thresholds it names, and what they are to be; `None` where no pool serves the model.
-    pub set: Option<(String, Override)>,
+    /// Pools whose thresholds it names, and what they are to be.
+    pub set: Vec<(String, Override)>,
 }
 
 impl ThresholdRequest {

@@ -3,7 +3,6 @@
 use admission_core::answer::push_number;
 use admission_core::decide::Ask;
 use admission_core::estimate::Observed;
-use admission_core::intake::Asked;
 use admission_core::policy::Pool;
 use admission_core::units::{Millis, Time, Tokens};
 use admission_core::usage::{AnswerReader, Form, Served};
@@ -81,7 +80,7 @@ impl Stream {
         let (kind, encoding) = (headers.text("content-type"), headers.text("content-encoding"));
         let form = Form::of(kind.as_deref(), encoding.as_deref());
         if let Some(lease) = self.lease.filter(|_| form != Form::Stream) {
-            self.instance.vm(|vm| vm.answers_whole(lease));
+            self.instance.vm(|vm| vm.answers_whole(&SharedData, lease));
         }
         if self.asked_for_usage && form == Form::Stream {
             // It will be shorter than it says, if it says.
@@ -96,18 +95,14 @@ impl Stream {
     pub(super) fn note_status(&self, lease: LeaseId, status: &str, now: Time) {
         let Some(pool) = &self.pool else { return };
         let asked = self.asked.as_ref();
-        let sent = Sent {
-            api: self.api,
-            model: asked.and_then(|asked| asked.model.as_deref()),
-            tenant_key: &self.tenant_key,
-            shape: asked.map_or(0, Asked::shape),
-        };
+        let sent =
+            Sent { api: self.api, model: asked.and_then(|asked| asked.model.as_deref()), tenant_key: &self.tenant_key };
         let status = status.parse().unwrap_or(0);
         if (200..300).contains(&status) {
-            if self.instance.vm(|vm| vm.served(lease, &sent))
+            if self.instance.vm(|vm| vm.served(lease, &sent, now))
                 && let Some(worker) = host::worker()
             {
-                self.instance.vm(|vm| vm.served_by(&worker, &sent));
+                self.instance.vm(|vm| vm.served_by(pool, &worker, &sent, now));
             }
         } else if let Some(how) = unserved(status, pool)
             && let Some(worker) = host::worker()

@@ -85,6 +85,15 @@ pub struct PoolConfig {
     pub hold_when_empty: Option<Millis>,
 }
 
+impl PoolConfig {
+    /// True if something in the configuration does nothing, or all is refused, while no view names the pool.
+    #[must_use]
+    pub fn needs_view(&self) -> bool {
+        let is_measured = self.max_in_flight_per_worker.is_some() || self.kv.is_some() || self.pick_endpoint;
+        is_measured || self.stale.then == StalePolicy::Reject
+    }
+}
+
 /// Limits for the requests of a pool that name some models, or have long prompts.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -184,7 +184,7 @@ pub fn question<'a>(
         held,
         queued,
         demand: Some(demand),
-        needs: super::needs(store, keys, &members)?,
+        needs: super::needs(store, keys, &members),
         needs_whole: receiver
             .last
             .as_ref()

@@ -53,7 +53,7 @@ impl<'a> Steering<'a> {
             has_address |= seen.is_ip_and_port;
             has_name |= !seen.is_ip_and_port;
             let is_busy = seen.takes.until_busy.is_some_and(|until_busy| unseen.0 >= until_busy)
-                || view.prefill_limit.is_some_and(|limit| prompts > limit);
+                || scene.prefill_limit(view).is_some_and(|limit| prompts > limit);
             if seen.is_ip_and_port && !is_busy {
                 open.push(Open { seen, held, blocks: scene.free_at(view, seen.takes, unseen) });
             }
@@ -156,10 +156,15 @@ impl<'a> Scene<'a> {
         Some(self.free_at(view, seen.takes, self.ledger.unseen_at_worker(worker, since, self.members)))
     }
 
+    /// Prompt tokens that this proxy may have sent to a worker which has not read them; several proxies share what it may have.
+    fn prefill_limit(&self, view: &ViewSummary) -> Option<u64> {
+        view.prefill_limit.map(|limit| limit.checked_div(self.proxies).unwrap_or(limit))
+    }
+
     /// The prompts that have been sent to the pool, shared out evenly, are more than a worker may have to read.
     fn are_busy_by_prompts(&self, view: &ViewSummary) -> bool {
-        let queued = self.ledger.prompts_being_read(self.members).0;
-        view.prefill_limit.is_some_and(|limit| queued > limit.saturating_mul(self.readers))
+        let queued = self.ledger.tallied(TallyKey::prompts_sent(), self.members);
+        self.prefill_limit(view).is_some_and(|limit| queued > limit.saturating_mul(self.readers))
     }
 
     /// Some worker is not busy.

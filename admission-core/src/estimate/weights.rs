@@ -39,12 +39,6 @@ impl Inputs {
         Self { counts, bytes: text.bytes() }
     }
 
-    /// Bytes of text.
-    #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Of text that stands alone.
     #[must_use]
     pub fn of_text(text: &Features) -> Self {

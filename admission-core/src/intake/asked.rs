@@ -1,7 +1,6 @@
 //! Requests as answers are held against them.
 
 use crate::estimate::Inputs;
-use crate::hash;
 use crate::request::{Api, Facts, Media};
 use crate::units::Tokens;
 
@@ -36,15 +35,6 @@ impl Asked {
             streams: facts.stream == Some(true),
             model: facts.model,
         }
-    }
-
-    /// A number that two bodies share only if as much is asked for in as many bytes of text.
-    // Why no more: what a long text holds is counted by samples, which differ from one reading to the next.
-    #[must_use]
-    pub fn shape(&self) -> u64 {
-        let limit = self.limit.map_or(u64::MAX, |limit| limit.0);
-        let parts = [self.inputs.bytes(), self.token_ids.0, self.sequences, limit, u64::from(self.streams)];
-        parts.into_iter().fold(0, |shape, part| hash::spread(shape ^ part))
     }
 
     /// Tokens of its text, as a report of the whole prompt says.

@@ -1,4 +1,4 @@
-//! Workers of a pool that have refused what they were sent, and whose requests those were.
+//! Workers of a pool that have refused what they were sent, and of which tenants.
 
 use super::{Ledger, WorkerKey};
 use crate::record::{Reader, Writer};
@@ -13,12 +13,12 @@ const MARK_HOLDS: Millis = Millis(1_000);
 /// Time for which it does whatever view comes: a usual interval of scrapes, so that the view rests on one that began later.
 const MARK_HOLDS_AT_LEAST: Millis = Millis(100);
 
-/// Refusals whose requests are remembered at most; the oldest go first.
+/// Tenants whose refusals are remembered at most; the oldest go first.
 const MOST_REFUSED: usize = 64;
 
-/// Names a request by its tenant and by what its body holds, as far as that was looked at.
+/// Names a tenant whose request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestKey(pub u64);
+pub struct RefusedKey(pub u64);
 
 /// A worker that has refused what it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +29,11 @@ struct Mark {
     at: Time,
 }
 
-/// A request that a worker has refused.
+/// A tenant of which a worker has refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refused {
     worker: WorkerKey,
-    request: RequestKey,
+    tenant: RefusedKey,
     at: Time,
 }
 
@@ -41,9 +41,9 @@ struct Refused {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks(Vec<Mark>);
 
-/// Requests that workers of a pool have refused lately.
+/// Tenants of which workers of a pool have refused requests lately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RefusedRequests(Vec<Refused>);
+pub(super) struct RefusedTenants(Vec<Refused>);
 
 impl Ledger {
     /// Notes that a worker has refused what it was sent, which the current view does not know yet.
@@ -56,10 +56,10 @@ impl Ledger {
         self.marks.holding(view, now)
     }
 
-    /// Notes that a worker has refused a request, and says whether that is news of the worker. It is old where the worker has refused
-    /// the same request within the last second.
-    pub fn is_news_of(&mut self, worker: WorkerKey, request: RequestKey, now: Time) -> bool {
-        self.refused_requests.note(worker, request, now)
+    /// Notes that a worker has refused a request of a tenant, and says whether that is news of the worker. It says more of the tenant's requests
+    /// where the worker has refused one within the last second and has served the like since, which was last seen then.
+    pub fn is_news_of(&mut self, worker: WorkerKey, tenant: RefusedKey, served: Time, now: Time) -> bool {
+        self.refused_tenants.note(worker, tenant, served, now)
     }
 
     /// Notes that a worker has refused what it was sent while that view stood.
@@ -111,27 +111,28 @@ impl Mark {
     }
 }
 
-impl RefusedRequests {
-    /// Notes that a worker has refused a request, and says whether that is news of the worker. A request that it has refused within
-    /// the last second, and as long as it goes on to come at that pace, says more of the request.
-    pub(super) fn note(&mut self, worker: WorkerKey, request: RequestKey, now: Time) -> bool {
+impl RefusedTenants {
+    /// See [`Ledger::is_news_of`]. A tenant whose requests go on to be refused while others are served is news once.
+    // Why only where others are served: a worker that refuses all it is sent looks the freest, and would be sent all.
+    fn note(&mut self, worker: WorkerKey, tenant: RefusedKey, served: Time, now: Time) -> bool {
         self.0.retain(|refused| now.since(refused.at) < MARK_HOLDS);
-        let is_same = |refused: &&mut Refused| (refused.worker, refused.request) == (worker, request);
+        let is_same = |refused: &&mut Refused| (refused.worker, refused.tenant) == (worker, tenant);
         if let Some(refused) = self.0.iter_mut().find(is_same) {
+            let is_news = served < refused.at;
             refused.at = now;
-            return false;
+            return is_news;
         }
         if self.0.len() >= MOST_REFUSED {
             self.0.remove(0);
         }
-        self.0.push(Refused { worker, request, at: now });
+        self.0.push(Refused { worker, tenant, at: now });
         true
     }
 
     pub(super) fn write(&self, out: &mut Writer) {
         for refused in &self.0 {
             out.u64(refused.worker.0);
-            out.u64(refused.request.0);
+            out.u64(refused.tenant.0);
             out.u64(refused.at.0);
         }
     }
@@ -139,8 +140,8 @@ impl RefusedRequests {
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut all = Self::default();
         while !reader.is_empty() {
-            let (worker, request) = (WorkerKey(reader.u64()?), RequestKey(reader.u64()?));
-            all.0.push(Refused { worker, request, at: Time(reader.u64()?) });
+            let (worker, tenant) = (WorkerKey(reader.u64()?), RefusedKey(reader.u64()?));
+            all.0.push(Refused { worker, tenant, at: Time(reader.u64()?) });
         }
         Some(all)
     }
@@ -167,19 +168,24 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_comes_again_and_again_is_news_of_a_worker_once() {
+    fn a_tenant_that_is_refused_again_and_again_while_others_are_served_is_news_once() {
         let (a, b) = (WorkerKey::of("a"), WorkerKey::of("b"));
-        let (one, two) = (RequestKey(1), RequestKey(2));
-        let mut refused = RefusedRequests::default();
-        assert!(refused.note(a, one, Time(10_000)));
+        let (one, two) = (RefusedKey(1), RefusedKey(2));
+        let mut refused = RefusedTenants::default();
+        assert!(refused.note(a, one, Time(9_000), Time(10_000)));
         assert!(
-            refused.note(a, two, Time(10_100)) && refused.note(b, one, Time(10_100)),
-            "another request, another worker"
+            refused.note(a, two, Time(9_000), Time(10_100)) && refused.note(b, one, Time(9_000), Time(10_100)),
+            "another tenant, another worker"
         );
-        assert!(!refused.note(a, one, Time(10_900)) && !refused.note(a, one, Time(11_800)), "as long as it goes on");
-        assert!(refused.note(a, two, Time(11_900)) && refused.note(a, one, Time(12_800)), "after a second");
+        assert!(refused.note(a, one, Time(9_000), Time(10_200)), "it has served nothing since");
+        assert!(
+            !refused.note(a, one, Time(10_300), Time(10_900)) && !refused.note(a, one, Time(11_000), Time(11_800)),
+            "as long as that goes on"
+        );
+        assert!(refused.note(a, one, Time(11_700), Time(11_900)), "it serves nothing any more");
+        assert!(refused.note(a, one, Time(12_000), Time(13_000)), "after a second");
         for other in 0..200 {
-            assert!(refused.note(b, RequestKey(100 + other), Time(12_800)));
+            assert!(refused.note(b, RefusedKey(100 + other), Time(0), Time(13_000)));
         }
         assert_eq!(refused.0.len(), MOST_REFUSED);
     }

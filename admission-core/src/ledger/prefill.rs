@@ -33,6 +33,11 @@ impl TallyKey {
         Self(hash::stable(b"prompts"))
     }
 
+    /// Prompt tokens that the workers of a pool are reading whose requests the proxy has distributed by itself.
+    pub(crate) fn prompts_sent() -> Self {
+        Self(hash::stable(b"prompts/sent"))
+    }
+
     /// Prompt tokens that one worker is reading.
     pub(crate) fn prompts_at(worker: Self) -> Self {
         Self(hash::spread(worker.0 ^ Self::prompts().0))

@@ -6,7 +6,7 @@ use super::charged_under::ChargedUnder;
 use super::fair::Tags;
 use super::hold::Hold;
 use super::last_starts::LastStarts;
-use super::marks::{Marks, RefusedRequests};
+use super::marks::{Marks, RefusedTenants};
 use super::per_vm::{PerVm, Row};
 use super::prefill::Reading;
 use super::sub_flows::SubFlows;
@@ -54,7 +54,7 @@ const SECTION_CHARGED_UNDER: u8 = 35;
 const SECTION_QUEUED: u8 = 36;
 const SECTION_RATED: u8 = 37;
 const SECTION_READING: u8 = 38;
-const SECTION_REFUSED_REQUESTS: u8 = 39;
+const SECTION_REFUSED_TENANTS: u8 = 39;
 
 impl Record for Ledger {
     fn encode(&self) -> Vec<u8> {
@@ -120,7 +120,7 @@ impl Record for Ledger {
         if self.reading != Reading::default() {
             writer.section(SECTION_READING, |out| self.reading.write(out));
         }
-        writer.section(SECTION_REFUSED_REQUESTS, |out| self.refused_requests.write(out));
+        writer.section(SECTION_REFUSED_TENANTS, |out| self.refused_tenants.write(out));
         writer.finish(&self.unknown)
     }
 
@@ -164,7 +164,7 @@ impl Record for Ledger {
                 SECTION_QUEUED => record.queued = PerVm::read(&mut reader)?,
                 SECTION_RATED => record.line.rated = PerVm::read(&mut reader)?,
                 SECTION_READING => record.reading = Reading::read(&mut reader)?,
-                SECTION_REFUSED_REQUESTS => record.refused_requests = RefusedRequests::read(&mut reader)?,
+                SECTION_REFUSED_TENANTS => record.refused_tenants = RefusedTenants::read(&mut reader)?,
                 SECTION_BEGUN_AT => record.begun_at = PerVm::read(&mut reader)?,
                 tag if SECTIONS_WITHOUT_BLOCKS.contains(&tag) => {}
                 _ => return Some(false),

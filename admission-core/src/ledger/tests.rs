@@ -241,7 +241,7 @@ fn full_ledger() -> Ledger {
     ledger.tally(&members, a, TallyKey::class("long"), 1);
     ledger.tally(&members, b, TallyKey::bytes_of(LANE), 4);
     ledger.mark(WorkerKey::of("10.0.0.1:80"), (1, 2), Time(3));
-    assert!(ledger.is_news_of(WorkerKey::of("10.0.0.1:80"), RequestKey(11), Time(3)));
+    assert!(ledger.is_news_of(WorkerKey::of("10.0.0.1:80"), RefusedKey(11), Time(0), Time(3)));
     ledger.serve_flow(Flow { key: FlowKey(7), sub: Some(SubFlow::of(b"user")), weight: 4 }, 9, Tokens(100));
     ledger.publish_blocked(
         &members,

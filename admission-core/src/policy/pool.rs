@@ -55,6 +55,8 @@ pub struct Pool {
     pub fallback: Option<Fallback>,
     /// Statuses by which a worker says that it has too much to do.
     pub busy_statuses: Vec<u16>,
+    /// See [`PoolConfig::needs_view`](crate::config::PoolConfig::needs_view).
+    pub needs_view: bool,
     /// What to do when the view is old or missing.
     pub stale: Stale,
     /// Each request is steered to a worker.
@@ -91,14 +93,6 @@ pub struct PoolQueue {
     pub max_requests: Option<Cap>,
     /// Bytes of their bodies.
     pub max_bytes: Cap,
-}
-
-impl Pool {
-    /// True if something in the pool's configuration does nothing while no view names the pool.
-    #[must_use]
-    pub const fn needs_view(&self) -> bool {
-        self.max_in_flight_per_worker.is_some() || self.headroom.is_some() || self.pick_endpoint
-    }
 }
 
 impl PoolQueue {

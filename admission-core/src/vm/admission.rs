@@ -273,7 +273,7 @@ fn lease_of(request: &Request<'_>, band: &Lane, known: Known<'_>, now: Time) -> 
         since: 0,
         bytes: counted_bytes(rules.lane, bytes),
         reading: (by_worker || rules.lanes.have_goals())
-            .then(|| Reading::of(ask.prompt, (rules.lane, by_worker), now))
+            .then(|| Reading::of(&ask, (rules.lane, by_worker), now))
             .flatten(),
         sample: None,
         // Why not one that has climbed: it would come back, age and be evicted again for as long as higher lanes flood.

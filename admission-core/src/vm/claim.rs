@@ -128,9 +128,8 @@ impl Claim<'_> {
                 Starts::Nothing => begun,
             };
             pool_now.begin(members, holder, begun);
-            let worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
-            let prompt = self.lease.reading.and_then(|reading| reading.at(worker));
-            for (key, amount) in self.lease.tallies().chain(worker.map(|worker| (worker, 1))).chain(prompt) {
+            let worker = endpoint.as_ref().map(|endpoint| endpoint.worker).or(self.lease.worker);
+            for (key, amount) in self.lease.tallies_at(worker) {
                 pool_now.tally(members, holder, key, amount);
             }
             if let Some(rest) = self.rest {

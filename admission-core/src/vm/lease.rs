@@ -41,7 +41,7 @@ pub(super) struct Lease {
     pub(super) since: u64,
     /// Of its body; 0 where its lane does not count them.
     pub(super) bytes: u64,
-    /// Prompt, until its answer begins; `None` where no lane's goal asks for it.
+    /// Prompt, until its answer begins; `None` where neither a lane's goal nor a threshold asks for it.
     pub(super) reading: Option<Reading>,
     /// Time that its prompt was read in, and tokens that its worker has read in it, once its answer has begun.
     pub(super) sample: Option<(Tokens, Millis)>,
@@ -102,10 +102,15 @@ impl Lease {
     }
 
     pub(super) fn tallies(&self) -> impl Iterator<Item = (TallyKey, u64)> {
+        self.tallies_at(self.worker)
+    }
+
+    /// The same where it is steered to that worker.
+    pub(super) fn tallies_at(&self, worker: Option<TallyKey>) -> impl Iterator<Item = (TallyKey, u64)> {
         let bytes = (self.bytes > 0).then(|| (TallyKey::bytes_of(self.lane), self.bytes));
+        let prompt = self.reading.into_iter().flat_map(move |reading| reading.tallies(worker));
         // Why not always: what a lease needs more or less is no further request at its worker.
-        let worker = self.worker.filter(|_| self.amount.requests > 0);
-        let prompt = self.reading.into_iter().flat_map(|reading| reading.tallies(self.worker));
+        let worker = worker.filter(|_| self.amount.requests > 0);
         self.classes.iter().copied().chain(worker).map(|key| (key, 1)).chain(bytes).chain(prompt)
     }
 }

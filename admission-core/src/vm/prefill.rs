@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::admission::LITTLE;
 use super::lease::{Change, Frees, Kind, Lease};
 use super::{LeaseId, Usage, Vm};
+use crate::decide::Ask;
 use crate::ledger::{Amount, Ledger, TallyKey};
 use crate::policy::Lane;
 use crate::store::{self, Store};
@@ -47,8 +48,10 @@ pub(super) struct Reading {
     pub(super) due: Time,
     /// True where its lane is bound by a goal.
     is_bound: bool,
-    /// True where it counts at its own worker too, which is busy by the prompts that it has to read.
+    /// True where a worker is busy by the prompts that it has to read.
     by_worker: bool,
+    /// True once it is no mere claim: its body has been read or sent.
+    is_sent: bool,
     /// True while it counts in its pool's record.
     counts: bool,
     /// True where the begin of its answer says nothing of when it was read.
@@ -65,7 +68,8 @@ pub(super) struct Read {
 
 impl Reading {
     /// The prompt of a request that starts, if it has one.
-    pub(super) fn of(tokens: Tokens, (lane, by_worker): (&Lane, bool), now: Time) -> Option<Self> {
+    pub(super) fn of(ask: &Ask, (lane, by_worker): (&Lane, bool), now: Time) -> Option<Self> {
+        let tokens = ask.prompt;
         (tokens > Tokens(0)).then_some(Self {
             tokens,
             ahead: Tokens(0),
@@ -75,6 +79,7 @@ impl Reading {
             due: Time(now.0.saturating_add(UPLOAD.0)),
             is_bound: lane.prompts.is_some(),
             by_worker,
+            is_sent: ask.prompt_read,
             counts: true,
             is_whole: false,
         })
@@ -103,10 +108,11 @@ impl Reading {
         tokens.into_iter().chain(self.at(worker)).chain(bound)
     }
 
-    /// Amount that it is tallied under at its own worker.
+    /// Amount that makes its worker busy, or where it is not steered, every worker.
+    // Why not before it is sent: a length that is only claimed would close workers to every lane.
     pub(super) fn at(&self, worker: Option<TallyKey>) -> Option<(TallyKey, u64)> {
-        let worker = worker.filter(|_| self.counts && self.by_worker)?;
-        Some((TallyKey::prompts_at(worker), self.tokens.0))
+        let counts = self.counts && self.by_worker && self.is_sent;
+        counts.then(|| (worker.map_or_else(TallyKey::prompts_sent, TallyKey::prompts_at), self.tokens.0))
     }
 
     /// Tokens that its worker has read by the time that it has read this one too.
@@ -170,17 +176,22 @@ impl Vm {
         reading.is_whole = is_whole;
         reading.due = Time(now.0.saturating_add(reading.counts_for(&seen).0));
         self.read_due.push((reading.due, id));
-        if !std::mem::replace(&mut reading.counts, true) {
-            let tallies = reading.tallies(lease.worker).collect();
-            let lease = lease.clone();
-            self.change_prompts(store, &lease, tallies, (Kind::Overdraft, None), now);
-        }
+        let counted: Vec<_> = reading.tallies(lease.worker).collect();
+        (reading.counts, reading.is_sent) = (true, true);
+        let tallies =
+            reading.tallies(lease.worker).filter(|(key, _)| counted.iter().all(|(counted, _)| counted != key));
+        let (tallies, lease) = (tallies.collect(), lease.clone());
+        self.change_prompts(store, &lease, tallies, (Kind::Overdraft, None), now);
     }
 
     /// The answer of a request turns out to be none whose begin says when its prompt was read.
-    pub fn answers_whole(&mut self, id: LeaseId) {
-        if let Some(Lease { reading: Some(reading), .. }) = self.leases.get_mut(&id) {
-            reading.is_whole = true;
+    pub fn answers_whole(&mut self, store: &impl Store, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(reading) = lease.reading.as_mut().filter(|reading| !reading.is_whole) else { return };
+        reading.is_whole = true;
+        if let Ok((seen, _)) = store::read::<Ledger>(store, &lease.pool_key) {
+            reading.due = Time(reading.from.0.saturating_add(reading.counts_for(&seen).0));
+            self.read_due.push((reading.due, id));
         }
     }
 
@@ -188,6 +199,13 @@ impl Vm {
     pub fn first_token(&mut self, store: &impl Store, id: LeaseId, now: Time) {
         let is_shown = |reading: &Reading| reading.counts && !reading.is_whole;
         let Some(lease) = self.leases.get_mut(&id) else { return };
+        if let Some(reading) = lease.reading.as_mut().filter(|reading| reading.counts && reading.is_whole) {
+            // What has answered has read it, whenever that was.
+            let tallies = reading.tallies(lease.worker).collect();
+            reading.counts = false;
+            let lease = lease.clone();
+            return self.change_prompts(store, &lease, tallies, (Kind::Refund, None), now);
+        }
         let Some(reading) = lease.reading.take_if(|reading| is_shown(reading)) else { return };
         let seen = store::read::<Ledger>(store, &lease.pool_key);
         let work = seen.ok().map(|(ledger, _)| reading.work(ledger.prompts_read()));

@@ -62,8 +62,8 @@ impl Kind {
 fn is_ours(plugin: &Value) -> bool {
     let spec = plugin.get("spec");
     let config = spec.and_then(|spec| spec.get("pluginConfig"));
-    let is_configured =
-        config.is_some_and(|config| config.get("pools").or_else(|| config.get("token_sha256")).is_some());
+    let mut fields = config.and_then(Value::as_object).into_iter().flat_map(|fields| fields.keys());
+    let is_configured = fields.any(|name| is_plugin_field(name));
     let names = [
         plugin.pointer("/metadata/name"),
         spec.and_then(|spec| spec.get("pluginName")),

@@ -100,7 +100,7 @@ impl<'a> All<'a> {
         let mut warnings = Vec::new();
         for Read { part, path, what } in &self.policies {
             let pools = what.config.pools.iter().enumerate();
-            for (index, pool) in pools.filter(|(_, pool)| needs_view(pool) && !known.contains(&pool.name)) {
+            for (index, pool) in pools.filter(|(_, pool)| pool.needs_view() && !known.contains(&pool.name)) {
                 let message = format!(
                     "no sidecar of these files has a pool {:?}, so nothing is known of its workers; they have {}",
                     pool.name,
@@ -204,10 +204,6 @@ impl<'a> All<'a> {
         }
         found.into_iter().for_each(|(part, notes)| self.note(part, notes));
     }
-}
-
-fn needs_view(pool: &PoolConfig) -> bool {
-    pool.max_in_flight_per_worker.is_some() || pool.kv.is_some() || pool.pick_endpoint
 }
 
 fn refuses_without_view(pool: &PoolConfig) -> bool {

@@ -10,7 +10,7 @@ use admission_core::saturation::{
 use admission_core::view::{Credit, PoolReport, Role, WorkerState};
 
 use super::worker::{BusyRule, Sample, Worker};
-use super::{Cause, Others, PoolNow, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId};
+use super::{Cause, Others, PoolNow, PoolRow, ProxyId, Revision, Scrape, Target, WorkerId, WorkerRow};
 use crate::config::{self, Patience, WhenStale, WhenUnreadable};
 use crate::discovery::{Found, Member};
 use crate::reading::Reading;
@@ -250,11 +250,13 @@ impl Pool {
         PoolReport { saturation, dispatch_budget, prefill_limit, workers, ..PoolReport::default() }
     }
 
-    /// Prompt tokens that a live worker which reads prompts may have to read and is not busy by them, the least of all.
+    /// Prompt tokens that a live worker may have to read and is not busy by them, the least of all.
     fn prefill_limit(&self, now: Duration, patience: &Patience) -> Option<u64> {
         let rule = self.busy_rule();
-        let reading = self.live(now, patience).filter(|worker| worker.member.role.prefills());
-        reading.filter_map(|worker| worker.prefill_limit(&rule)).min()
+        let mut live = self.live(now, patience);
+        // Why not where they are apart: proxies count prompts by the workers that generate.
+        let is_whole = live.clone().all(|worker| worker.member.role == Role::Both);
+        live.by_ref().filter(|_| is_whole).filter_map(|worker| worker.prefill_limit(&rule)).min()
     }
 
     /// Tokens in a KV block of the live workers that generate; `None` where none reports it, or two differ.
@@ -310,7 +312,7 @@ impl Pool {
             queued,
             proxies,
             unmeasured: self.fullnesses(now, patience).filter(|(_, worker)| !worker.is_measured()).count(),
-            workers: self.workers.values().map(|worker| worker.row(&self.busy_rule(), now, patience)).collect(),
+            workers: self.rows(now, patience),
         }
     }
 
@@ -322,6 +324,13 @@ impl Pool {
     /// True if a page of a worker names a model.
     pub fn reports(&self, model: &str) -> bool {
         self.reported_models().any(|known| known == model)
+    }
+
+    /// Every worker for the metrics page.
+    fn rows(&self, now: Duration, patience: &Patience) -> Vec<WorkerRow> {
+        let (rule, spared) = (self.busy_rule(), self.spared(now, patience));
+        let rows = self.workers.values().zip(spared);
+        rows.map(|(worker, spared)| worker.row(&rule, (spared, self.believes(worker, now, patience)))).collect()
     }
 
     /// The thresholds of each of its models.

@@ -137,7 +137,7 @@ impl Setting {
         now: Duration,
     ) -> Result<ModelThresholds, ThresholdError> {
         let Requested { thresholds, set } = self.table.requested_thresholds(request)?;
-        if let Some((pool, over)) = set {
+        for (pool, over) in set {
             self.table.set_thresholds(&pool, &over, now);
         }
         Ok(thresholds)

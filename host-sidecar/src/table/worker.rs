@@ -9,6 +9,7 @@ use admission_core::view::{Credit, KvBlocks, RankReport, Role, WorkerReport, Wor
 use super::{Credits, ProxyId, Revision, Target, WorkerRow};
 use crate::config::{Patience, WhenUnreadable};
 use crate::discovery::{Condition, Member};
+use crate::engines::Engine;
 use crate::engines::sheet::Load;
 use crate::reading::{Gpu, Limits, Reading};
 
@@ -296,8 +297,10 @@ impl Worker {
     }
 
     /// Prompt tokens that it may have to read and is not busy by them.
+    // Why not of a Dynamo frontend, whose page is one rank: what is sent to it is for all workers behind it.
     pub fn prefill_limit(&self, rule: &BusyRule) -> Option<u64> {
-        rule.thresholds.prefill_limit(self.ranks().len(), self.batched(rule))
+        let sample = self.sample.as_ref().filter(|sample| sample.reading.engine != Engine::Dynamo)?;
+        rule.thresholds.prefill_limit(sample.reading.ranks.len(), self.batched(rule))
     }
 
     /// Most tokens that it batches in one step.
@@ -306,10 +309,15 @@ impl Worker {
     }
 
     /// For the metrics page.
-    pub fn row(&self, rule: &BusyRule, now: Duration, patience: &Patience) -> WorkerRow {
-        let mut busy_by = if self.busy { rule.thresholds.busy_by(&self.latch, self.batched(rule)) } else { Vec::new() };
-        busy_by.extend(self.crowded.then_some("headroom"));
-        busy_by.extend(self.is_stale(now, patience).then_some("when_stale"));
+    pub fn row(&self, rule: &BusyRule, (is_spared, is_believed): (bool, bool)) -> WorkerRow {
+        let mut busy_by = Vec::new();
+        if is_spared {
+            busy_by.extend(
+                self.busy.then(|| rule.thresholds.busy_by(&self.latch, self.batched(rule))).into_iter().flatten(),
+            );
+            busy_by.extend(self.crowded.then_some("headroom"));
+            busy_by.extend((!is_believed).then_some("when_stale"));
+        }
         let doubts = self.sample.as_ref().map(|sample| sample.reading.doubts.clone());
         WorkerRow {
             address: Arc::clone(&self.id.address),

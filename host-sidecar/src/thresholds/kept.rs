@@ -42,16 +42,18 @@ impl Kept {
         self.pools.iter().map(|(pool, over)| (pool.as_str(), over))
     }
 
-    /// Writes these with those of another pool, in one step: a reader of the file finds the former or the latter.
+    /// Writes these with those of other pools, in one step: a reader of the file finds the former or the latter.
     ///
     /// # Errors
     /// The file cannot be written; it is left as it was.
-    pub fn with(&self, path: &Path, pool: String, over: Override) -> Result<Self, NotKept> {
+    pub fn with(&self, path: &Path, set: Vec<(String, Override)>) -> Result<Self, NotKept> {
         let failed = |error| NotKept { path: path.to_owned(), error };
         let mut next = self.clone();
-        next.pools.insert(pool, over);
+        next.pools.extend(set);
         let bytes = serde_json::to_vec_pretty(&next).map_err(|error| failed(error.into()))?;
-        let beside = path.with_extension("new");
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let beside = PathBuf::from(beside);
         let write = || {
             let mut file = std::fs::File::create(&beside)?;
             file.write_all(&bytes)?;

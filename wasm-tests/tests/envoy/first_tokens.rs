@@ -105,7 +105,8 @@ async fn a_chat_has_its_first_token_in_time_beside_forty_documents_that_are_answ
 #[tokio::test]
 async fn a_threshold_of_prompt_tokens_binds_though_no_engine_tells_any() {
     for (steered, started) in [(true, 4), (false, 3)] {
-        let mut setup = Setup::new(2, Wait::Unread).with("/pools/0/pick_endpoint", json!(steered));
+        // Read before they are decided: a length that is only claimed does not count.
+        let mut setup = Setup::new(2, Wait::AtHeaders).with("/pools/0/pick_endpoint", json!(steered));
         (setup.more_workers, setup.steered) = (1, steered);
         // Two seconds for a document.
         setup.worker.per_prefill_token_us = 1_000.0;

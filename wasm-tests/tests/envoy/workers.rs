@@ -80,8 +80,8 @@ async fn every_thread_has_seen_it_serve(rig: &Rig) {
     }
 }
 
-/// A mark holds for a second, so a machine that stalls for longer finds it gone; then it is tried again. The request is another one each
-/// time: one that its worker has just refused says nothing new.
+/// A mark holds for a second, so a machine that stalls for longer finds it gone; then it is tried again. The tenant is another one each
+/// time: one whose requests its worker refuses while it serves others says nothing new.
 async fn shed_after_refusal(rig: &Rig, first_generation: u64, status: u16) -> u64 {
     for generation in first_generation..first_generation + 20 {
         push_all_free(rig, generation).await;
@@ -175,6 +175,8 @@ async fn what_a_worker_always_refuses_closes_it_for_no_other() {
     refused["logprobs"] = json!(true);
     let mut served = Vec::new();
     for generation in 2..12 {
+        // Whatever else it asks for.
+        refused["max_tokens"] = json!(generation);
         rig.post("evil", &[], &refused).await;
         push_all_free(&rig, generation).await;
         // A mark holds for 100 ms after whatever view comes.

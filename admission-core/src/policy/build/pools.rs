@@ -242,6 +242,7 @@ fn build_pool(config: &PoolConfig, keys: &Keys) -> Pool {
         max_share: kv.and_then(|kv| kv.max_share).map(|share| BlockShare { share, knob: knob("kv.max_share") }),
         classes: config.classes.iter().map(|class| Arc::new(build_class(&config.name, class))).collect(),
         fallback: config.fallback_pool.clone().map(|pool| Fallback { pool, on: fallback_on(config) }),
+        needs_view: config.needs_view(),
         busy_statuses: config.busy_statuses.clone(),
         pick_endpoint: config.pick_endpoint,
         queue: super::queues::queue_of_pool(&config.name, &config.queue),

@@ -247,6 +247,32 @@ fn a_worker_is_busy_by_the_prompts_that_it_was_sent_and_has_not_read() {
     proxy.ticks(&mut [&mut one, &mut two], 1);
 }
 
+/// A length that is only claimed closes no worker: a body that never comes would close it to all.
+#[test]
+fn a_prompt_that_is_not_read_makes_its_worker_busy_from_when_it_is_sent() {
+    for steered in [true, false] {
+        let mut proxy = that_read_a_thousand(steered);
+        let mut vm = proxy.vm();
+        let claim = Ask { prompt_read: false, ..ask(5_000) };
+        let (key, rules) = (proxy.policy.tenant_key("acme"), proxy.rules("acme", "p"));
+        let request =
+            Request { ask: claim, rules, tenant_key: &key, can_be_steered: true, bytes: 0, deadline: None, sub: None };
+        let claims: Vec<_> = (0..2).map(|_| vm.admit(&*proxy.store, &request, proxy.now).unwrap().lease).collect();
+        let short = proxy.ask(&mut vm, 1).unwrap().lease;
+        vm.release(&*proxy.store, short, Usage::AsEstimated, proxy.now);
+        for lease in &claims {
+            proxy.correct(&mut vm, *lease, 4_000).unwrap();
+            vm.body_sent(&*proxy.store, *lease, false, proxy.now);
+        }
+        assert_eq!(proxy.ask(&mut vm, 1).err(), Some(Reason::AllBusy), "steered: {steered}");
+        claims.iter().for_each(|lease| vm.answers_whole(&*proxy.store, *lease));
+        proxy.ticks(&mut [&mut vm], 3);
+        assert!(proxy.ask(&mut vm, 1).is_ok(), "an answer that shows nothing counts for two scrapes");
+        claims.iter().for_each(|lease| vm.release(&*proxy.store, *lease, Usage::AsEstimated, proxy.now));
+        assert_eq!(proxy.tallied("p", TallyKey::prompts_sent()), u64::from(!steered));
+    }
+}
+
 #[test]
 fn workers_that_the_proxy_chooses_are_busy_by_an_even_part_of_the_prompts() {
     let proxy = that_read_a_thousand(false);
@@ -264,7 +290,7 @@ fn addresses_are_compared_as_proxies_write_them() {
     let mut vm = proxy.vm();
     push(&proxy, 1, &[("[FD00:0::7]:80", false), ("worker-1:80", false)]);
     assert_eq!(proxy.ask(&mut vm, 1).unwrap().endpoint.unwrap().header, "[fd00::7]:80");
-    super::refusals::refuse(&proxy, &mut vm, "[fd00::7]:80", 1);
+    super::refusals::refuse(&proxy, &mut vm, "[fd00::7]:80", "acme");
     assert_eq!(proxy.ask(&mut vm, 1).unwrap().endpoint, None, "the other is a name, which a proxy cannot be told");
 }
 

@@ -176,8 +176,9 @@ pub fn needs_header_pause(config: &Config, path: &str, notes: &mut Notes) {
 /// Pools that a WasmPlugin cannot tell apart in time.
 pub fn pools_by_model_in_istio(config: &Config, path: &str, notes: &mut Notes) {
     let is_routed = |name: &str| config.routes.iter().any(|route| route.pool.as_deref() == Some(name));
-    let by_model = config.pools.iter().filter(|pool| !pool.fallback_only && !is_routed(&pool.name)).count();
-    if config.pools.len() > 1 && by_model > 0 && !config.header_pause {
+    let take_models = config.pools.iter().filter(|pool| !pool.fallback_only);
+    let is_open = take_models.clone().any(|pool| !is_routed(&pool.name));
+    if take_models.count() > 1 && is_open && !config.header_pause {
         let message = "a WasmPlugin cannot hold a request's headers until its body names the model, so the request goes to the cluster of its route, \
                        whichever of these pools it counts in; name each `pool` in `routes`, or load the filter by an EnvoyFilter with `header_pause`";
         notes.warn(join(path, "pools"), message);

@@ -92,3 +92,35 @@ fn what_was_set_counts_after_a_restart_until_the_configuration_says_something_el
     assert_eq!(setting.table.thresholds()[0].thresholds.active_decode_blocks_threshold, Some(0.4));
     setting.table.set_thresholds("gone", &over(configured), ms(0));
 }
+
+/// The limit that proxies are sent, for prompts that they count themselves.
+#[test]
+fn proxies_learn_how_many_prompt_tokens_a_worker_may_have_to_read() {
+    let limit = |setting: &Setting| setting.pool("a", ms(1)).prefill_limit;
+    let mut setting = setting_of(&CONFIG.replace("0.85}", "0.85, active_prefill_tokens_threshold: 1000}"));
+    assert_eq!(limit(&setting), None, "nothing is known of its workers");
+    setting.scrape_reading("a1:1", reading(vec![rank(1), RankReport { rank: 1, ..rank(1) }]), ms(0));
+    assert_eq!(limit(&setting), Some(2_000), "for each rank");
+    setting.scrape("a2:1", 1, ms(0));
+    assert_eq!(limit(&setting), Some(1_000), "the least");
+    setting.scrape_reading("a2:1", Reading { engine: Engine::Dynamo, ..reading(vec![rank(1)]) }, ms(0));
+    assert_eq!(limit(&setting), Some(2_000), "a frontend stands for many workers");
+    assert_eq!(setting.pool("b", ms(1)).prefill_limit, None);
+}
+
+#[test]
+fn what_makes_a_worker_busy_is_named_while_it_is() {
+    let busy_by = |setting: &Setting, at| {
+        let pools = setting.table.snapshot(at).pools;
+        pools[0].workers.iter().map(|row| row.busy_by.clone()).collect::<Vec<_>>()
+    };
+    let mut setting = setting();
+    setting.settle();
+    assert_eq!(busy_by(&setting, ms(1)), [vec![""; 0], vec![]]);
+    setting.scrape("a1:1", 90, ms(10));
+    assert_eq!(busy_by(&setting, ms(11)), [vec!["active_decode_blocks_threshold"], vec![]]);
+    assert_eq!(busy_by(&setting, ms(1_500))[1], [""; 0], "old numbers are held to by default");
+    let full = CONFIG.replace("model: model-a", "model: model-a\n  when_stale: full");
+    setting.table.configure(&Config::parse(&full).unwrap());
+    assert_eq!(busy_by(&setting, ms(1_500))[1], ["when_stale"]);
+}

@@ -52,7 +52,7 @@ fn a_dispatch_budget_bounds_its_lane_and_holds_back_no_other() {
     assert_eq!(woken.len(), 0, "D - B = 0.3 of ten, and three have started since the scrape, of whatever lane");
     let wakes = push(&proxy, 2, &[false], 0.4);
     assert_eq!(vm.woken(&*proxy.store, &wakes[0].note, proxy.now).started.len(), 1, "D - B = 0.5 of ten");
-    refuse(&proxy, &mut vm, "10.0.0.9:80", 1);
+    refuse(&proxy, &mut vm, "10.0.0.9:80", "light");
     proxy.wait(&mut vm, "light", "low");
     proxy.later(3_000);
     assert_eq!(vm.poll(&*proxy.store, proxy.now), Progress::default(), "a worker has refused");
