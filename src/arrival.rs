@@ -90,13 +90,18 @@ fn is_method(headers: &Headers, method: &[u8]) -> bool {
     headers.get(":method").is_some_and(|found| *found == *method)
 }
 
-/// Names of the request's headers that callers must not set for the platform. An endpoint picker's may stay.
+/// Names of the request's headers that callers must not set for the platform. A picker's own may stay, and what it is sent is not a caller's to say.
 pub fn spoofed(policy: &Policy, headers: &Headers) -> Vec<String> {
-    let is_pickers = |name: &str| has_picker(policy) && platform::chooses_workers(name);
-    headers.names().filter(|name| platform::is_ours(name) && !is_pickers(name)).map(str::to_owned).collect()
+    if !has_picker(policy) {
+        return headers.names().filter(|name| platform::is_ours(name)).map(str::to_owned).collect();
+    }
+    let is_stamped = |name: &str| platform::FAIRNESS.contains(&name) || platform::OBJECTIVE.contains(&name);
+    let is_spoofed = |name: &str| is_stamped(name) || platform::is_ours(name) && !platform::chooses_workers(name);
+    headers.names().filter(|name| is_spoofed(name)).map(str::to_owned).collect()
 }
 
-fn has_picker(policy: &Policy) -> bool {
+/// Says whether an endpoint picker of the same chain chooses workers.
+pub fn has_picker(policy: &Policy) -> bool {
     policy.endpoint_picker == EndpointPicker::Theirs
 }
 

@@ -358,7 +358,8 @@ impl Metrics {
                 let held = ledger.held(members);
                 gauge(IN_FLIGHT, held.requests);
                 gauge(TOKENS_IN_FLIGHT, held.tokens.0);
-                if policy.line_up().have_goals() {
+                let has_limit = view.as_ref().is_some_and(|view| view.prefill_limit.is_some());
+                if has_limit || policy.line_up().have_goals() {
                     gauge(PREFILL_TOKENS, ledger.prompts_being_read(members).0);
                     gauge(PREFILL_RATE, ledger.tokens_read_in_a_second().unwrap_or(0));
                 }

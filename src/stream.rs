@@ -367,7 +367,11 @@ impl Stream {
             return Action::Continue;
         }
         // What a former pass of ours has put on is no caller's.
-        arrival.spoofed &= !is_tagged && !arrival::comes_from_trusted(&self.policy);
+        let is_platforms = is_tagged || arrival::comes_from_trusted(&self.policy);
+        arrival.spoofed &= !is_platforms;
+        if is_platforms && arrival::has_picker(&self.policy) {
+            (arrival.objectives, arrival.sub) = (Vec::new(), None);
+        }
         let place = self.routes.place(&self.policy);
         let route = self.routes.of(&self.policy, &arrival, &place, &self.instance.metrics);
         let (is_tunnel, has_body_too) = (arrival::is_tunnel(&headers), arrival::has_body_too(&headers));

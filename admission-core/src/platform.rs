@@ -6,9 +6,11 @@ pub const PREFIX: &str = "x-sluice-";
 /// Header that a cluster with the `override_host` policy reads.
 pub const ENDPOINT: &str = "x-gateway-destination-endpoint";
 
+/// Header that names the workers which a picker may choose from.
+pub const SUBSET: &str = "x-gateway-destination-endpoint-subset";
+
 /// Headers by which the platform, and no caller, chooses a worker.
-const ENDPOINTS: [&str; 3] =
-    [ENDPOINT, "x-gateway-destination-endpoint-served", "x-gateway-destination-endpoint-subset"];
+const ENDPOINTS: [&str; 3] = [ENDPOINT, "x-gateway-destination-endpoint-served", SUBSET];
 
 /// Headers by which an endpoint picker knows whose a request is, the one that it reads first before the older one.
 pub const FAIRNESS: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];

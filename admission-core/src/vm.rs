@@ -286,7 +286,7 @@ impl Vm {
         self.publish_the_rest(store);
         self.evict_as_asked(store, now);
         self.share_learned(store);
-        self.served.tick();
+        self.served.tick(now);
         // Why here too: a VM that gets no request has taken over a policy all the same.
         self.list(store);
         observed

@@ -137,6 +137,11 @@ impl Stream {
 
     /// The answer has begun, so its worker has read the prompt.
     fn first_token(&mut self) {
+        // Why not a stream of several answers: the others' prompts may not be read yet.
+        let is_stream = self.answer.reader.as_ref().is_some_and(|reader| reader.form() == Form::Stream);
+        if is_stream && self.asked.as_ref().is_some_and(|asked| asked.sequences > 1) {
+            return;
+        }
         // Why not an error: its worker has read nothing.
         if let (None, false, Some(lease)) =
             (self.failed, std::mem::replace(&mut self.answer.has_begun, true), self.lease)

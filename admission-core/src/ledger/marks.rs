@@ -34,6 +34,9 @@ struct Mark {
 struct Refused {
     worker: WorkerKey,
     tenant: RefusedKey,
+    /// Time at which it last was news of the worker.
+    since: Time,
+    /// Time of the last refusal.
     at: Time,
 }
 
@@ -118,14 +121,17 @@ impl RefusedTenants {
         self.0.retain(|refused| now.since(refused.at) < MARK_HOLDS);
         let is_same = |refused: &&mut Refused| (refused.worker, refused.tenant) == (worker, tenant);
         if let Some(refused) = self.0.iter_mut().find(is_same) {
-            let is_news = served < refused.at;
+            let is_news = served < refused.since;
             refused.at = now;
+            if is_news {
+                refused.since = now;
+            }
             return is_news;
         }
         if self.0.len() >= MOST_REFUSED {
             self.0.remove(0);
         }
-        self.0.push(Refused { worker, tenant, at: now });
+        self.0.push(Refused { worker, tenant, since: now, at: now });
         true
     }
 
@@ -133,6 +139,7 @@ impl RefusedTenants {
         for refused in &self.0 {
             out.u64(refused.worker.0);
             out.u64(refused.tenant.0);
+            out.u64(refused.since.0);
             out.u64(refused.at.0);
         }
     }
@@ -141,7 +148,8 @@ impl RefusedTenants {
         let mut all = Self::default();
         while !reader.is_empty() {
             let (worker, tenant) = (WorkerKey(reader.u64()?), RefusedKey(reader.u64()?));
-            all.0.push(Refused { worker, tenant, at: Time(reader.u64()?) });
+            let since = Time(reader.u64()?);
+            all.0.push(Refused { worker, tenant, since, at: Time(reader.u64()?) });
         }
         Some(all)
     }
@@ -182,8 +190,9 @@ mod tests {
             !refused.note(a, one, Time(10_300), Time(10_900)) && !refused.note(a, one, Time(11_000), Time(11_800)),
             "as long as that goes on"
         );
-        assert!(refused.note(a, one, Time(11_700), Time(11_900)), "it serves nothing any more");
+        assert!(!refused.note(a, one, Time(11_000), Time(11_900)), "nor between two of its own");
         assert!(refused.note(a, one, Time(12_000), Time(13_000)), "after a second");
+        assert!(refused.note(a, one, Time(12_900), Time(13_100)), "it serves nothing any more");
         for other in 0..200 {
             assert!(refused.note(b, RefusedKey(100 + other), Time(0), Time(13_000)));
         }

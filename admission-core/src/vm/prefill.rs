@@ -56,6 +56,8 @@ pub(super) struct Reading {
     counts: bool,
     /// True where the begin of its answer says nothing of when it was read.
     is_whole: bool,
+    /// True once its answer has begun.
+    is_answered: bool,
 }
 
 /// A prompt that has been read.
@@ -70,7 +72,8 @@ impl Reading {
     /// The prompt of a request that starts, if it has one.
     pub(super) fn of(ask: &Ask, (lane, by_worker): (&Lane, bool), now: Time) -> Option<Self> {
         let tokens = ask.prompt;
-        (tokens > Tokens(0)).then_some(Self {
+        // Why also nothing: of a body that does not say how long it is, nothing is guessed before it is read.
+        (tokens > Tokens(0) || !ask.prompt_read).then_some(Self {
             tokens,
             ahead: Tokens(0),
             read_before: 0,
@@ -82,6 +85,7 @@ impl Reading {
             is_sent: ask.prompt_read,
             counts: true,
             is_whole: false,
+            is_answered: false,
         })
     }
 
@@ -166,14 +170,14 @@ impl Vm {
     /// its begin will say nothing of when the prompt was read.
     pub fn body_sent(&mut self, store: &impl Store, id: LeaseId, is_whole: bool, now: Time) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
-        let Some(reading) = &mut lease.reading else { return };
+        let Some(reading) = lease.reading.as_mut().filter(|reading| !reading.is_answered) else { return };
         let Ok((seen, _)) = store::read::<Ledger>(store, &lease.pool_key) else { return };
         if now.since(reading.from) > TOGETHER {
             let own = if reading.counts { reading.tokens.0 } else { 0 };
             let others = Tokens(seen.prompts_being_read(&self.members).0.saturating_sub(own));
             *reading = Reading { from: now, ..reading.behind((others, seen.prompts_read()), reading.readers) };
         }
-        reading.is_whole = is_whole;
+        reading.is_whole |= is_whole;
         reading.due = Time(now.0.saturating_add(reading.counts_for(&seen).0));
         self.read_due.push((reading.due, id));
         let counted: Vec<_> = reading.tallies(lease.worker).collect();
@@ -199,10 +203,10 @@ impl Vm {
     pub fn first_token(&mut self, store: &impl Store, id: LeaseId, now: Time) {
         let is_shown = |reading: &Reading| reading.counts && !reading.is_whole;
         let Some(lease) = self.leases.get_mut(&id) else { return };
-        if let Some(reading) = lease.reading.as_mut().filter(|reading| reading.counts && reading.is_whole) {
+        if let Some(reading) = lease.reading.as_mut().filter(|reading| reading.is_whole) {
             // What has answered has read it, whenever that was.
             let tallies = reading.tallies(lease.worker).collect();
-            reading.counts = false;
+            (reading.counts, reading.is_answered) = (false, true);
             let lease = lease.clone();
             return self.change_prompts(store, &lease, tallies, (Kind::Refund, None), now);
         }

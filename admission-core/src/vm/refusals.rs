@@ -70,14 +70,14 @@ fn of(kind: u64, worker: WorkerKey) -> u64 {
 
 impl Served {
     /// The time of another tick has come.
-    pub(super) fn tick(&mut self) {
+    pub(super) fn tick(&mut self, now: Time) {
         self.asked.clear();
-    }
-
-    fn note(&mut self, sent: &Sent<'_>, pool: &Pool, worker: WorkerKey, now: Time) {
         if self.last.len() >= MANY {
             self.last.retain(|_, at| now.since(*at) < LONG);
         }
+    }
+
+    fn note(&mut self, sent: &Sent<'_>, pool: &Pool, worker: WorkerKey, now: Time) {
         for kind in [sent.kind(pool), sent.any_kind(pool)] {
             self.last.insert(of(kind, worker), now);
         }

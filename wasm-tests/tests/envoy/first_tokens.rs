@@ -144,6 +144,7 @@ async fn a_threshold_of_prompt_tokens_binds_though_no_engine_tells_any() {
             (started, 8 - started),
             "steered: {steered}; {outcomes:?}"
         );
+        rig.counts("sluice_prefill_tokens", &[], 0).await;
         sidecar.stop().await;
         rig.nothing_is_held().await;
     }

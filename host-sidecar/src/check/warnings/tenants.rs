@@ -1,7 +1,8 @@
 //! Of headers that name a tenant: whether anything but the caller writes them.
 
 use admission_core::config::{Config, EndpointPicker, TenantSource};
-use admission_core::platform::ENDPOINT;
+use admission_core::platform::{ENDPOINT, SUBSET};
+use serde_json::Value;
 
 use crate::check::Notes;
 use crate::check::envoy::{Filter, typed};
@@ -36,18 +37,33 @@ pub fn callers_pick(config: &Config, path: &str, filter: &Filter<'_>, notes: &mu
     let removes = |filter: &Node<'_>| {
         let any = filter.get("typed_config");
         let is_mutation = any.as_ref().and_then(typed).is_some_and(|(name, _)| name.contains("header_mutation"));
-        is_mutation && filter.mentions(ENDPOINT)
+        is_mutation && removes_endpoints(filter)
     };
-    if config.endpoint_picker == EndpointPicker::Theirs
-        && !strips_first(manager, ENDPOINT)
-        && !earlier.iter().any(removes)
-    {
+    if config.endpoint_picker == EndpointPicker::Theirs && !removes_first(manager) && !earlier.iter().any(removes) {
         let message = format!(
             "nothing takes a caller's own {ENDPOINT:?} off before the picker, so callers may choose their worker; remove it, and \
              {ENDPOINT}-subset, in `early_header_mutation_extensions` of the connection manager, or by a header_mutation filter before both"
         );
         notes.warn(join(path, "endpoint_picker"), message);
     }
+}
+
+/// Both headers of a choice of worker are taken off before any filter.
+fn removes_first(manager: &Node<'_>) -> bool {
+    manager.get("early_header_mutation_extensions").is_some_and(|early| removes_endpoints(&early))
+}
+
+/// Both headers of a choice of worker are named somewhere inside, each as a whole text: the one begins the other.
+fn removes_endpoints(node: &Node<'_>) -> bool {
+    fn names(value: &Value, header: &str) -> bool {
+        match value {
+            Value::String(text) => text.eq_ignore_ascii_case(header),
+            Value::Array(items) => items.iter().any(|item| names(item, header)),
+            Value::Object(fields) => fields.values().any(|field| names(field, header)),
+            _ => false,
+        }
+    }
+    names(node.value, ENDPOINT) && names(node.value, SUBSET)
 }
 
 /// Before Istio authenticates, a header is whatever the caller sent.

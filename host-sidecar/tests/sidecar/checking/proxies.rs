@@ -482,7 +482,11 @@ fn callers_that_pick_their_worker_beside_a_picker() {
     assert_warns(&bootstrap.0, &format!("{POLICY}.endpoint_picker"), "callers may choose their worker");
     let removes = json!({"name": "callers", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
-        "mutations": {"request_mutations": [{"remove": "x-gateway-destination-endpoint"}]}}});
+        "mutations": {"request_mutations": [{"remove": "x-gateway-destination-endpoint-subset"}]}}});
     bootstrap.filters().insert(0, removes);
+    let place = POLICY.replace("http_filters[2]", "http_filters[3]");
+    assert_warns(&bootstrap.0, &format!("{place}.endpoint_picker"), "callers may choose their worker");
+    let mutations = &mut bootstrap.filters()[0]["typed_config"]["mutations"]["request_mutations"];
+    mutations.as_array_mut().unwrap().push(json!({"remove": "x-gateway-destination-endpoint"}));
     assert_silent(&bootstrap.0);
 }
