@@ -1,8 +1,8 @@
 //! `sluice-sidecar check`: what is wrong in a configuration, and what is allowed but surely not meant.
 //!
 //! Text in, findings out, no I/O. `kinds` recognises what a document is, `envoy` finds filters of ours in what Envoy
-//! reads, `warnings` looks at what stands around them, `together` at whether several files fit. Mistakes are found by those who read a configuration in earnest:
-//! [`Plugin::parse`] and [`crate::Config`].
+//! reads, `warnings` looks at what stands around them, `together` at whether several files fit. Mistakes are found by
+//! those who read a configuration in earnest: [`Plugin::parse`] and [`crate::Config`].
 
 use std::fmt;
 

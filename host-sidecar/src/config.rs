@@ -44,7 +44,7 @@ pub struct Config {
     pub push: Push,
     /// What the sidecar's own HTTP asks of who changes thresholds or reads views; without one both are refused.
     pub api_token: Option<TokenSource>,
-    /// Where thresholds are kept that are set by its HTTP; without one they are lost at a restart.
+    /// File that keeps the thresholds set by HTTP; without one they are lost at a restart.
     pub thresholds_file: Option<PathBuf>,
     /// How GPUs are looked at.
     pub hardware: Hardware,

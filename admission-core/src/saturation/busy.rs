@@ -112,12 +112,10 @@ impl BusyThresholds {
             names.push("active_decode_blocks_threshold");
         }
         if !latch.prefill.is_empty() {
-            let by_share = BusyThresholds { active_prefill_tokens_threshold: None, ..*self };
-            let is_share = by_share.prefill_limit(1, max_num_batched_tokens);
-            let is_smaller =
-                self.active_prefill_tokens_threshold.is_none() || is_share < self.active_prefill_tokens_threshold;
-            let by_share = is_share.is_some() && is_smaller;
-            names.push(if by_share {
+            let share_alone = BusyThresholds { active_prefill_tokens_threshold: None, ..*self };
+            let by_share = share_alone.prefill_limit(1, max_num_batched_tokens);
+            let by_tokens = self.active_prefill_tokens_threshold;
+            names.push(if by_share.is_some_and(|share| by_tokens.is_none_or(|tokens| share < tokens)) {
                 "active_prefill_tokens_threshold_frac"
             } else {
                 "active_prefill_tokens_threshold"
