@@ -197,14 +197,21 @@ impl<'a> Scene<'a> {
         let (measured, allowed) = (u64::try_from(with_this).unwrap_or(0), allowed.unwrap_or(0));
         let limit = Limit { knob: Arc::clone(&budget.knob), measured, allowed, unit };
         let retry = advice(Some((self.ledger, self.members)), 1);
-        Err(Refusal { reason: Reason::DispatchBudget, limit: Some(limit), detail: Detail::None, retry, place: None })
+        let detail = if self.tells_nothing() { Detail::Fixed(TELLS_NOTHING) } else { Detail::None };
+        Err(Refusal { reason: Reason::DispatchBudget, limit: Some(limit), detail, retry, place: None })
     }
 
     /// N of a budget, and what is to be counted against it.
     pub(super) fn allowance(&self, budget: &DispatchBudget) -> Allowance {
         let (unseen, proxies) = match self.sight {
             Sight::Fresh(view) => {
-                (self.ledger.unseen(view.credit, self.members), u64::from(view.other_proxies).saturating_add(1))
+                // Why nothing unseen where nothing was measured: D is then 1 − held ÷ C, of this moment.
+                let unseen = if self.is_measured(view) {
+                    self.ledger.unseen(view.credit, self.members)
+                } else {
+                    Unseen::default()
+                };
+                (unseen, u64::from(view.other_proxies).saturating_add(1))
             }
             // Why nothing unseen: D is then measured by what is held now.
             Sight::Stale(_, last) => {
@@ -259,11 +266,28 @@ impl<'a> Scene<'a> {
         let by_workers = view.in_hand.zip(capacity).map(|(in_hand, capacity)| spare_of(in_hand, capacity));
         let demand = self.ledger.demand(self.members).saturating_add(view.demand_elsewhere);
         let by_demand = capacity.map(|capacity| spare_of(demand, capacity));
-        // Why a demand alone says nothing: an empty line in front of workers that report nothing is no word on how full they are.
-        let known = by_saturation.into_iter().chain(by_workers).min();
+        // Why what is held, where workers tell nothing: their caps bound a pool whose metrics pages have changed, as they do one without
+        // a view. An empty line is no word on how full the workers are.
+        let known =
+            by_saturation.into_iter().chain(by_workers).min().or_else(|| capacity.map(|_| self.spare_of_held()));
         known.map_or(0, |known| by_demand.map_or(known, |demand| known.min(demand)))
     }
+
+    /// True where the view says how full the workers are, or the sidecar has measured D itself.
+    fn is_measured(&self, view: &ViewSummary) -> bool {
+        let by_workers = || view.in_hand.is_some() && self.capacity().is_some();
+        view.dispatch_budget.is_some() || view.saturation.is_some() || by_workers()
+    }
+
+    /// True where the view is fresh and says of the pool neither how full it is nor how much it can run.
+    fn tells_nothing(&self) -> bool {
+        matches!(self.sight, Sight::Fresh(view) if !self.is_measured(view)) && self.capacity().is_none()
+    }
 }
+
+/// Why a lane with a dispatch budget starts nothing that is no fault of the load.
+const TELLS_NOTHING: &str =
+    "no worker's metrics tell how full it is, and the pool has neither max_in_flight nor max_in_flight_per_worker";
 
 /// A share in millionths.
 fn ppm(share: f64) -> u64 {

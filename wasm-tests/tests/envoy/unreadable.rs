@@ -8,8 +8,17 @@ use worker_sim::Fault;
 
 /// A proxy whose sidecar reads its one worker, with more in the pool of that.
 async fn read_by_a_sidecar(of_pool: serde_json::Value) -> (Rig, host_sidecar::Sidecar) {
-    let setup = Setup::new(2, Wait::Unread).with("/pools/0/max_in_flight_per_worker", json!(2));
-    let rig = Rig::start(setup.patient()).await;
+    read_with(of_pool, 2, |setup| setup).await
+}
+
+/// The same with a cap of the worker, and with whatever the policy is to say beside it.
+async fn read_with(
+    of_pool: serde_json::Value,
+    cap: u32,
+    of_policy: impl FnOnce(Setup) -> Setup,
+) -> (Rig, host_sidecar::Sidecar) {
+    let setup = Setup::new(2, Wait::Unread).with("/pools/0/max_in_flight_per_worker", json!(cap));
+    let rig = Rig::start(of_policy(setup).patient()).await;
     // The state page shows a pool from its first request on.
     assert_eq!(rig.ask("acme", &[]).await.0, 200);
     let worker = rig.worker.address();
@@ -43,6 +52,29 @@ async fn a_page_that_cannot_be_read_leaves_a_worker_up_within_its_cap() {
     rig.nothing_is_held().await;
     assert_eq!(rig.ask("acme", &[]).await.0, 200);
     assert_eq!(rig.state().await["pools"]["main"]["view"]["live_workers"], 1);
+    sidecar.stop().await;
+}
+
+#[tokio::test]
+async fn pages_that_cannot_be_read_leave_a_lane_with_a_dispatch_budget_its_share() {
+    let lanes = json!([{"name": "chat"}, {"name": "batch", "dispatch_budget": {"baseline": 0.25}}]);
+    let of_policy = |setup: Setup| setup.with("/lanes", lanes.clone()).with("/default_lane", json!("batch"));
+    let (rig, sidecar) = read_with(json!({}), 4, of_policy).await;
+    rig.worker.set_faults([Fault::GarbageMetrics]);
+    until(&rig, "kv_unknown_workers", 1).await;
+    let mut holders = Vec::new();
+    for _ in 0..3 {
+        holders.push(rig.endless("acme", &[]).await);
+    }
+    assert_eq!(rig.ask("acme", &[]).await, (429, "dispatch_budget".to_owned()), "0.75 of 4 are in use");
+    holders.pop();
+    eventually("a place that comes free is taken", async || match rig.ask("acme", &[]).await {
+        (200, _) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    drop(holders);
+    rig.nothing_is_held().await;
     sidecar.stop().await;
 }
 

@@ -118,6 +118,16 @@ fn without_a_sidecar_it_goes_on_by_what_this_proxy_holds() {
 }
 
 #[test]
+fn workers_whose_metrics_tell_nothing_leave_it_to_what_this_proxy_holds() {
+    let mut picture = batch();
+    *picture.view() = ViewSummary { saturation: None, in_hand: None, ..picture.view().clone() };
+    picture.hold("other", 48);
+    assert_eq!(picture.start_all("batch"), 43, "91 in all");
+    picture.end("batch", 3);
+    assert_eq!(picture.start_all("batch"), 3);
+}
+
+#[test]
 fn the_sidecars_own_word_replaces_what_the_numbers_say() {
     let mut picture = batch();
     picture.view().dispatch_budget = Some(0.5);
@@ -134,7 +144,9 @@ fn engines_may_tell_the_size_of_the_pool() {
     };
     let mut picture = Picture { policy: *policy, ..picture };
     picture.pool = Ledger::default();
-    assert_eq!(picture.may_start("batch").unwrap_err().reason, Reason::DispatchBudget, "nothing tells how full it is");
+    let refusal = picture.may_start("batch").unwrap_err();
+    assert_eq!(refusal.reason, Reason::DispatchBudget);
+    assert!(refusal.to_string().contains("no worker's metrics tell how full it is"), "{refusal}");
     picture.view().batch = Some(100);
     assert_eq!(picture.start_all("batch"), 9, "0.95 of ten");
 }

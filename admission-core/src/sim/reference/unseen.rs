@@ -80,7 +80,10 @@ impl Reference {
         }
         let by_saturation = view.saturation.map(|saturation| 1_000_000 - share(saturation));
         let by_workers = view.in_hand.filter(|_| capacity > 0).map(left);
-        let known = by_saturation.into_iter().chain(by_workers).min().unwrap_or(0);
+        let Some(known) = by_saturation.into_iter().chain(by_workers).min() else {
+            let held = if capacity > 0 { left(sight.pool.requests).min(left(sight.demand)) } else { 0 };
+            return (held, 0);
+        };
         (if capacity > 0 { known.min(left(sight.demand)) } else { known }, unseen)
     }
 
