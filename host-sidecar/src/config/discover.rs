@@ -1,18 +1,20 @@
 //! `pools[].discover`: where workers are found, as it is written and as it is meant.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use admission_core::view::Role;
 use serde::Deserialize;
 use serde_norway::Value;
-use url::Url;
 
 use super::checks::{self, Errors, Once, join};
 use super::raw::{self, Part, Unknown};
 use super::{ConfigError, Worker};
+
+mod kubernetes;
+
+use kubernetes::RawKubernetes;
+pub use kubernetes::{Kubernetes, Objects, Port, Select};
 
 /// Where a DCGM exporter serves if nothing else is said.
 const EXPORTER_PORT: u16 = 9400;
@@ -33,7 +35,7 @@ pub struct Source {
 pub enum Origin {
     /// A name, looked up again as its records grow old.
     Dns(Dns),
-    /// EndpointSlices, watched.
+    /// EndpointSlices or the pods of an InferencePool, watched.
     Kubernetes(Kubernetes),
     /// A file of workers as under `pools[].workers`, read again and again.
     File(PathBuf),
@@ -57,43 +59,6 @@ pub enum Records {
     Addresses(u16),
     /// SRV: a target and a port each.
     Services,
-}
-
-/// EndpointSlices of one namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kubernetes {
-    /// Where they are.
-    pub namespace: String,
-    /// Which of them.
-    pub select: Select,
-    /// Where the workers behind them serve.
-    pub port: Port,
-    /// Base URL of the API server; without one the pod's own cluster is asked.
-    pub api_server: Option<String>,
-    /// Bearer token; a pod's own is the default in the pod's own cluster.
-    pub token_file: Option<PathBuf>,
-    /// PEM of who may have signed the API server's certificate; the default is the pod's own in the pod's own cluster,
-    /// the system's elsewhere.
-    pub ca_file: Option<PathBuf>,
-}
-
-/// Which EndpointSlices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Select {
-    /// Those of this Service.
-    Service(String),
-    /// Those that have all these labels. Never empty.
-    Labels(BTreeMap<String, String>),
-}
-
-/// A port of an EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "a port is a number or the name of a port")]
-pub enum Port {
-    /// Whatever ports the slice lists.
-    Number(u16),
-    /// As the slice names it.
-    Name(String),
 }
 
 /// Where the pages of workers are that do not say it themselves.
@@ -141,9 +106,7 @@ impl Source {
         match &self.origin {
             Origin::Dns(Dns { name, records: Records::Addresses(port), .. }) => format!("dns:{name}:{port}"),
             Origin::Dns(Dns { name, records: Records::Services, .. }) => format!("dns:{name}"),
-            Origin::Kubernetes(Kubernetes { namespace, select, port, .. }) => {
-                format!("kubernetes:{namespace}/{select}:{port}")
-            }
+            Origin::Kubernetes(Kubernetes { namespace, objects, .. }) => format!("kubernetes:{namespace}/{objects}"),
             Origin::File(path) => format!("file:{}", path.display()),
         }
     }
@@ -198,37 +161,6 @@ impl Default for Page {
     }
 }
 
-impl Select {
-    /// As the API takes it.
-    pub fn as_label_selector(&self) -> String {
-        match self {
-            Self::Service(service) => format!("kubernetes.io/service-name={service}"),
-            labels @ Self::Labels(_) => labels.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for Select {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Service(service) => write!(out, "{service}"),
-            Self::Labels(labels) => {
-                let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-                write!(out, "{}", labels.join(","))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Port {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(port) => write!(out, "{port}"),
-            Self::Name(name) => write!(out, "{name}"),
-        }
-    }
-}
-
 /// One element of `pools[].discover` as it is written.
 #[derive(Debug, Deserialize)]
 pub(super) struct RawSource {
@@ -261,19 +193,6 @@ enum RawKind {
 }
 
 #[derive(Debug, Deserialize)]
-struct RawKubernetes {
-    namespace: Option<Part<String>>,
-    service: Option<Part<String>>,
-    labels: Option<Part<BTreeMap<String, String>>>,
-    port: Option<Part<Port>>,
-    api_server: Option<Part<String>>,
-    token_file: Option<Part<PathBuf>>,
-    ca_file: Option<Part<PathBuf>>,
-    #[serde(flatten)]
-    unknown: Unknown,
-}
-
-#[derive(Debug, Deserialize)]
 struct RawFile {
     path: Option<Part<PathBuf>>,
     #[serde(flatten)]
@@ -298,7 +217,7 @@ pub(super) fn source(errors: &mut Errors, path: &str, raw: RawSource) -> Option<
     let role = errors.take(&join(path, "role"), raw.role).unwrap_or_default();
     let origin = match (raw.dns, raw.kubernetes, raw.file) {
         (Some(part), None, None) => dns(errors, &join(path, "dns"), part).map(Origin::Dns),
-        (None, Some(part), None) => kubernetes(errors, &join(path, "kubernetes"), part).map(Origin::Kubernetes),
+        (None, Some(part), None) => kubernetes::read(errors, &join(path, "kubernetes"), part).map(Origin::Kubernetes),
         (None, None, Some(part)) => file(errors, &join(path, "file"), part).map(Origin::File),
         _ => {
             errors.add(path, "exactly one of dns, kubernetes and file must be set");
@@ -371,96 +290,6 @@ fn is_domain_name(text: &str) -> bool {
     };
     let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
     labels.len() <= 253 && labels.split('.').all(is_label) && !labels.rsplit('.').next().is_none_or(is_number)
-}
-
-fn kubernetes(errors: &mut Errors, path: &str, part: Part<RawKubernetes>) -> Option<Kubernetes> {
-    let raw = errors.take(path, Some(part))?;
-    errors.unknown(path, &raw.unknown);
-    if !cfg!(feature = "kubernetes") {
-        errors.add(path, "this sidecar was built without Kubernetes; build it with `--features kubernetes`");
-    }
-    let namespace = object_name(errors, &join(path, "namespace"), raw.namespace);
-    let select = select(errors, path, raw.service, raw.labels);
-    let at = join(path, "port");
-    let port = errors.require(&at, raw.port).filter(|port| {
-        let problem = match port {
-            Port::Number(0) => "must be at least 1",
-            Port::Name(name) if !is_port_name(name) => "is no name of a port; write a number without quotes",
-            _ => return true,
-        };
-        errors.add(&at, problem);
-        false
-    });
-    let token_file = errors.take(&join(path, "token_file"), raw.token_file);
-    let ca_file = errors.take(&join(path, "ca_file"), raw.ca_file);
-    let api_server = errors.take(&join(path, "api_server"), raw.api_server);
-    if let Some(url) = &api_server {
-        api_url(errors, &join(path, "api_server"), url, token_file.is_some());
-    }
-    Some(Kubernetes { namespace: namespace?, select: select?, port: port?, api_server, token_file, ca_file })
-}
-
-fn api_url(errors: &mut Errors, path: &str, text: &str, has_token: bool) {
-    let problem = match Url::parse(text) {
-        Err(error) => format!("{text:?} is not a URL: {error}"),
-        Ok(url) if !matches!(url.scheme(), "http" | "https") => format!("{text:?} must begin with https:// or http://"),
-        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            "a URL must not hold a user or a password; use token_file".to_owned()
-        }
-        Ok(url) if url.query().is_some() || url.fragment().is_some() => {
-            format!("{text:?} must end with its path; the paths of the API are added to it")
-        }
-        Ok(url) if url.scheme() == "http" && has_token => {
-            "a token is sent over https only; leave token_file out, or begin with https://".to_owned()
-        }
-        Ok(_) => return,
-    };
-    errors.add(path, problem);
-}
-
-fn select(
-    errors: &mut Errors,
-    path: &str,
-    service: Option<Part<String>>,
-    labels: Option<Part<BTreeMap<String, String>>>,
-) -> Option<Select> {
-    if service.is_some() == labels.is_some() {
-        errors.add(path, "exactly one of service and labels must be set");
-        return None;
-    }
-    if service.is_some() {
-        return object_name(errors, &join(path, "service"), service).map(Select::Service);
-    }
-    let path = join(path, "labels");
-    let labels = errors.take(&path, labels)?;
-    if labels.is_empty() {
-        errors.add(&path, "must not be empty");
-    }
-    let is_word = |text: &str, more: &[u8]| {
-        text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte) || more.contains(&byte))
-    };
-    for (key, value) in &labels {
-        if key.is_empty() || !is_word(key, b"/") || !is_word(value, b"") {
-            errors.add(&path, format!("\"{key}: {value}\" is no label of Kubernetes"));
-        }
-    }
-    Some(Select::Labels(labels))
-}
-
-fn object_name(errors: &mut Errors, path: &str, part: Option<Part<String>>) -> Option<String> {
-    let name = errors.require(path, part)?;
-    let is_name = (1..=63).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    if !is_name {
-        errors.add(path, format!("{name:?} is no name in Kubernetes: at most 63 small letters, digits and -"));
-        return None;
-    }
-    Some(name)
-}
-
-fn is_port_name(text: &str) -> bool {
-    text.bytes().any(|byte| byte.is_ascii_lowercase())
-        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 fn file(errors: &mut Errors, path: &str, part: Part<RawFile>) -> Option<PathBuf> {

@@ -1,27 +1,35 @@
-//! Workers by EndpointSlices: listed once, then watched.
+//! Workers by objects of Kubernetes: listed once, then watched.
 //!
-//! [`slices`] is the pure part: which workers slices name. Whatever breaks a watch, the slices are listed anew, so nothing
-//! that was missed meanwhile stays missed.
+//! [`slices`] and [`pods`] are the pure parts: which workers EndpointSlices name, and the pods of an InferencePool. Whatever breaks a watch,
+//! the objects are listed again, so nothing that was missed meanwhile stays missed.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
+use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
+use self::pods::Pods;
 use self::slices::Slices;
-use super::{Found, LookError, Teller};
+use super::{Found, LookError, Member, Teller};
 use crate::backoff;
 use crate::config::TokenSource;
-use crate::config::discover::{Kubernetes, Source};
+use crate::config::discover::{Kubernetes, Objects, Role, Source};
 
+mod inference_pool;
+mod pods;
 mod slices;
 
-/// Where a pod finds its own cluster's API server.
+/// The label that says what workers do, of a pod or of a slice, which has the labels of its Service.
+const ROLE: &str = "llm-d.ai/role";
+
+/// Names of the variables by which a pod finds its own cluster's API server.
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
 /// What a pod is given to prove who it is, and to know the API server.
@@ -50,26 +58,71 @@ const PACE: Pace = Pace {
     retry: (Duration::from_secs(1), Duration::from_secs(30)),
 };
 
-/// Watches for ever.
-pub async fn run<P: FnMut(Found) + Send>(kubernetes: &Kubernetes, source: &Source, teller: Teller<P>) {
-    Watcher::new(kubernetes, source, teller, &PACE).run().await;
+/// All objects of one kind that name workers.
+trait Named: Send {
+    /// One such object.
+    type Object: k8s_openapi::Resource<Scope = NamespaceResourceScope>
+        + k8s_openapi::Metadata<Ty = ObjectMeta>
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug
+        + Send
+        + 'static;
+
+    /// Asks for what says which objects are meant; true when that has changed, and all must be listed again.
+    fn look_up(
+        &mut self,
+        client: &Client,
+        namespace: &str,
+        pace: &Pace,
+    ) -> impl Future<Output = Result<bool, LookError>> + Send;
+
+    /// The labels of objects that are meant, as the API takes them.
+    fn selector(&self) -> String;
+
+    /// Takes these for all there are.
+    fn replace(&mut self, objects: Vec<Self::Object>);
+
+    /// Takes in an object that is new or has changed. Its version, if it says one.
+    fn set(&mut self, object: Self::Object) -> Option<String>;
+
+    /// Takes out an object. Its version, if it says one.
+    fn remove(&mut self, object: Self::Object) -> Option<String>;
+
+    /// The workers of all objects, and what is wrong with one that names some but not where they serve.
+    fn members(&self) -> (Vec<Member>, Option<LookError>);
 }
 
-struct Watcher<'a, P> {
+/// Watches without end.
+pub async fn run<P: FnMut(Found) + Send>(kubernetes: &Kubernetes, source: &Source, teller: Teller<P>) {
+    watch(kubernetes, source, teller, &PACE).await;
+}
+
+async fn watch<P: FnMut(Found) + Send>(kubernetes: &Kubernetes, source: &Source, teller: Teller<P>, pace: &Pace) {
+    match &kubernetes.objects {
+        Objects::Slices(select, port) => {
+            Watcher::new(kubernetes, Slices::new(source, select, port), teller, pace).run().await;
+        }
+        Objects::InferencePool(name) => {
+            Watcher::new(kubernetes, Pods::new(source, name), teller, pace).run().await;
+        }
+    }
+}
+
+struct Watcher<'a, P, N> {
     kubernetes: &'a Kubernetes,
     teller: Teller<P>,
     pace: &'a Pace,
-    slices: Slices<'a>,
+    named: N,
     /// What ended the last watch, until the next begins.
     trouble: Option<LookError>,
     /// Ends of that kind since a watch last said something.
     failures: u32,
 }
 
-impl<'a, P: FnMut(Found) + Send> Watcher<'a, P> {
-    fn new(kubernetes: &'a Kubernetes, source: &'a Source, teller: Teller<P>, pace: &'a Pace) -> Self {
-        let slices = Slices::new(source, &kubernetes.port);
-        Self { kubernetes, teller, pace, slices, trouble: None, failures: 0 }
+impl<'a, P: FnMut(Found) + Send, N: Named> Watcher<'a, P, N> {
+    fn new(kubernetes: &'a Kubernetes, named: N, teller: Teller<P>, pace: &'a Pace) -> Self {
+        Self { kubernetes, teller, pace, named, trouble: None, failures: 0 }
     }
 
     async fn run(mut self) {
@@ -84,34 +137,40 @@ impl<'a, P: FnMut(Found) + Send> Watcher<'a, P> {
         }
     }
 
-    /// Ends when the slices must be listed anew: after a failure, or when the API server no longer knows what was last seen.
+    /// Ends when the objects must be listed again: after a failure, when the API server no longer knows what was last seen, or when other
+    /// objects are meant.
     async fn list_and_watch(&mut self) -> Result<(), LookError> {
-        let mut slices = connect(self.kubernetes, self.pace).await?;
-        let mut version = self.list(&slices).await?;
-        while self.watch(&slices, &mut version).await? {
+        let namespace = &self.kubernetes.namespace;
+        let mut client = connect(self.kubernetes, self.pace).await?;
+        self.named.look_up(&client, namespace, self.pace).await?;
+        let mut version = self.list(&Api::namespaced(client.clone(), namespace)).await?;
+        while self.watch(&Api::namespaced(client, namespace), &mut version).await? {
             sleep(self.pace.resume).await;
             // With the token that the file has now: a pod's own is replaced within the hour.
-            slices = connect(self.kubernetes, self.pace).await?;
+            client = connect(self.kubernetes, self.pace).await?;
+            if self.named.look_up(&client, namespace, self.pace).await? {
+                break;
+            }
         }
         Ok(())
     }
 
     /// The version of the list, from which a watch goes on.
-    async fn list(&mut self, slices: &Api<EndpointSlice>) -> Result<String, LookError> {
-        let wanted = ListParams::default().labels(&self.kubernetes.select.as_label_selector());
-        let list = answer(self.pace, slices.list(&wanted)).await?.map_err(|error| failure(&error))?;
+    async fn list(&mut self, objects: &Api<N::Object>) -> Result<String, LookError> {
+        let wanted = ListParams::default().labels(&self.named.selector());
+        let list = answer(self.pace, objects.list(&wanted)).await?.map_err(|error| failure(&error))?;
         let version = list.metadata.resource_version.filter(|version| !version.is_empty());
-        let version = version.ok_or_else(|| LookError::Unreadable("the list of slices has no version".into()))?;
-        self.slices.replace(list.items);
+        let version = version.ok_or_else(|| LookError::Unreadable("the list of objects has no version".into()))?;
+        self.named.replace(list.items);
         self.tell();
         Ok(version)
     }
 
-    /// Whether a watch from `version` can go on.
-    async fn watch(&mut self, slices: &Api<EndpointSlice>, version: &mut String) -> Result<bool, LookError> {
+    /// Watches from `version`; true when a watch can go on from there.
+    async fn watch(&mut self, objects: &Api<N::Object>, version: &mut String) -> Result<bool, LookError> {
         let seconds = u32::try_from(self.pace.watch.as_secs()).unwrap_or(u32::MAX).max(1);
-        let wanted = WatchParams::default().labels(&self.kubernetes.select.as_label_selector()).timeout(seconds);
-        let mut events = match answer(self.pace, slices.watch(&wanted, version)).await? {
+        let wanted = WatchParams::default().labels(&self.named.selector()).timeout(seconds);
+        let mut events = match answer(self.pace, objects.watch(&wanted, version)).await? {
             Ok(events) => events.boxed(),
             Err(kube::Error::Api(status)) if status.code == GONE => return Ok(false),
             Err(error) => return Err(failure(&error)),
@@ -125,8 +184,8 @@ impl<'a, P: FnMut(Found) + Send> Watcher<'a, P> {
             self.failures = 0;
             let seen = match event {
                 None => return Ok(true),
-                Some(WatchEvent::Added(slice) | WatchEvent::Modified(slice)) => self.slices.set(slice),
-                Some(WatchEvent::Deleted(slice)) => self.slices.remove(slice),
+                Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => self.named.set(object),
+                Some(WatchEvent::Deleted(object)) => self.named.remove(object),
                 Some(WatchEvent::Bookmark(mark)) => {
                     *version = mark.metadata.resource_version;
                     continue;
@@ -140,11 +199,26 @@ impl<'a, P: FnMut(Found) + Send> Watcher<'a, P> {
     }
 
     fn tell(&mut self) {
-        let (members, problem) = self.slices.members();
-        // Nobody of whom it is said where they serve is not nobody.
+        let (members, problem) = self.named.members();
+        // Workers whose port is not known are not the same as no workers.
         let members = Some(members).filter(|members| !members.is_empty() || problem.is_none());
         self.teller.tell(Found { members, error: self.trouble.clone().or(problem) });
     }
+}
+
+/// The role of workers, by the labels of their pod or slice, else by their source.
+fn role_of(metadata: &ObjectMeta, source: &Source) -> Role {
+    let label = metadata.labels.as_ref().and_then(|labels| labels.get(ROLE));
+    match label.map(String::as_str) {
+        Some("prefill") => Role::Prefill,
+        Some("decode") => Role::Decode,
+        Some("both") => Role::Both,
+        _ => source.role,
+    }
+}
+
+fn name_of(metadata: &ObjectMeta) -> String {
+    metadata.name.clone().unwrap_or_default()
 }
 
 async fn answer<T>(pace: &Pace, request: impl Future<Output = kube::Result<T>>) -> Result<kube::Result<T>, LookError> {
@@ -167,13 +241,12 @@ fn reach(
     Ok((url, own(token_file, TOKEN_FILE), own(ca_file, CA_FILE)))
 }
 
-async fn connect(kubernetes: &Kubernetes, pace: &Pace) -> Result<Api<EndpointSlice>, LookError> {
+async fn connect(kubernetes: &Kubernetes, pace: &Pace) -> Result<Client, LookError> {
     let (own, answer) = (kubernetes.clone(), pace.answer);
     // It reads files, and a file system may hang.
     let connected = timeout(answer, tokio::task::spawn_blocking(move || client(&own, answer))).await;
     let connected = connected.map_err(|_| LookError::Timeout)?;
-    let client = connected.map_err(|error| LookError::Connection(error.to_string()))??;
-    Ok(Api::namespaced(client, &kubernetes.namespace))
+    connected.map_err(|error| LookError::Connection(error.to_string()))?
 }
 
 fn client(kubernetes: &Kubernetes, answer: Duration) -> Result<Client, LookError> {

@@ -23,6 +23,7 @@ fn the_shipped_configuration_has_neither_errors_nor_warnings() {
         "kubernetes:inference/llama-70b-prefill:http",
         "kubernetes:inference/llama-70b-decode:http",
         "dns:llama-8b.inference.svc.cluster.local.:8000",
+        "kubernetes:inference/inferencepool/mistral",
         "dns:_http._tcp.qwen.gpu.example.com.",
         "file:/etc/sluice/qwen.yaml",
     ];
@@ -37,10 +38,15 @@ fn the_shipped_role_allows_what_the_sidecar_asks_for_and_no_more() {
     let role = Role::deserialize(documents.next().unwrap()).unwrap();
     let binding = RoleBinding::deserialize(documents.next().unwrap()).unwrap();
     assert!(documents.next().is_none());
-    let [rule] = role.rules.unwrap().try_into().unwrap();
-    assert_eq!(rule.api_groups.unwrap(), ["discovery.k8s.io"]);
-    assert_eq!(rule.resources.unwrap(), ["endpointslices"]);
-    assert_eq!(rule.verbs, ["list", "watch"]);
+    let rules = role.rules.unwrap().into_iter();
+    let rules: Vec<_> = rules.map(|rule| (rule.api_groups.unwrap(), rule.resources.unwrap(), rule.verbs)).collect();
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let expected: [(&str, &str, &[&str]); 3] = [
+        ("discovery.k8s.io", "endpointslices", &["list", "watch"]),
+        ("inference.networking.k8s.io", "inferencepools", &["get"]),
+        ("", "pods", &["list", "watch"]),
+    ];
+    assert_eq!(rules, expected.map(|(group, what, verbs)| (words(&[group]), words(&[what]), words(verbs))));
     assert_eq!(Some(binding.role_ref.name), role.metadata.name);
     assert_eq!(binding.metadata.namespace, role.metadata.namespace);
 }

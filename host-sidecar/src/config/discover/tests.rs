@@ -62,8 +62,8 @@ fn tls_is_for_pools_whose_workers_may_have_a_page_over_it() {
 fn kubernetes_is_asked_for_a_service_or_for_labels() {
     let by_service = source("{kubernetes: {namespace: prod, service: llm, port: http}}");
     let Origin::Kubernetes(kubernetes) = &by_service.origin else { panic!("{by_service:?}") };
-    assert_eq!(kubernetes.select.as_label_selector(), "kubernetes.io/service-name=llm");
-    assert!(matches!(&kubernetes.port, Port::Name(name) if name == "http"));
+    let Objects::Slices(select, Port::Name(port)) = &kubernetes.objects else { panic!("{kubernetes:?}") };
+    assert_eq!((select.as_label_selector().as_str(), port.as_str()), ("kubernetes.io/service-name=llm", "http"));
     assert_eq!(by_service.name(), "kubernetes:prod/llm:http");
 
     let by_labels = source(
@@ -71,10 +71,15 @@ fn kubernetes_is_asked_for_a_service_or_for_labels() {
           api_server: 'https://10.0.0.1:6443', token_file: /t, ca_file: /c}, role: prefill}",
     );
     let Origin::Kubernetes(kubernetes) = &by_labels.origin else { panic!("{by_labels:?}") };
-    assert_eq!(kubernetes.select.as_label_selector(), "app.kubernetes.io/name=llm,tier=gpu");
-    assert!(matches!(kubernetes.port, Port::Number(8_000)));
+    let Objects::Slices(select, Port::Number(8_000)) = &kubernetes.objects else { panic!("{kubernetes:?}") };
+    assert_eq!(select.as_label_selector(), "app.kubernetes.io/name=llm,tier=gpu");
     assert_eq!(kubernetes.api_server.as_deref(), Some("https://10.0.0.1:6443"));
     assert_eq!(by_labels.name(), "kubernetes:prod/app.kubernetes.io/name=llm,tier=gpu:8000");
+
+    let by_pool = source("{kubernetes: {namespace: prod, inference_pool: llm}}");
+    let Origin::Kubernetes(kubernetes) = &by_pool.origin else { panic!("{by_pool:?}") };
+    assert!(matches!(&kubernetes.objects, Objects::InferencePool(name) if name == "llm"));
+    assert_eq!(by_pool.name(), "kubernetes:prod/inferencepool/llm");
 }
 
 #[cfg(not(feature = "kubernetes"))]
@@ -176,6 +181,9 @@ fn mistakes_about_kubernetes_say_what_to_do() {
         ("namespace: Prod, service: s, port: http", "namespace: \"Prod\" is no name in Kubernetes"),
         ("namespace: n, service: 's,x=y', port: http", "service: \"s,x=y\" is no name in Kubernetes"),
         ("namespace: n, service: s", "port: missing"),
+        ("namespace: n, inference_pool: p, port: 1", "port: must not be set with inference_pool"),
+        ("namespace: n, inference_pool: p, service: s", "service: must not be set with inference_pool"),
+        ("namespace: n, inference_pool: P", "inference_pool: \"P\" is no name in Kubernetes"),
         ("namespace: n, service: s, port: 0", "port: must be at least 1"),
         ("namespace: n, service: s, port: '8000'", "port: is no name of a port; write a number without quotes"),
         ("namespace: n, service: s, port: [1]", "port: a port is a number or the name of a port"),
@@ -199,6 +207,9 @@ fn mistakes_about_kubernetes_say_what_to_do() {
     }
     for fields in ["namespace: n, port: 1", "namespace: n, service: s, labels: {a: b}, port: 1"] {
         let found = errors(&format!("{{kubernetes: {{{fields}}}}}"));
-        assert_eq!(found, ["pools[0].discover[0].kubernetes: exactly one of service and labels must be set"]);
+        assert_eq!(
+            found,
+            ["pools[0].discover[0].kubernetes: exactly one of service, labels and inference_pool must be set"]
+        );
     }
 }

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointSlice};
+use kube::Client;
 
-use crate::config::discover::{Port, Role, Source};
+use super::{Named, Pace, name_of, role_of};
+use crate::config::discover::{Port, Role, Select, Source};
 use crate::discovery::{Condition, LookError, Member};
-
-/// The label that says what the workers of a slice do. A slice has the labels of its Service.
-const ROLE: &str = "llm-d.ai/role";
 
 /// All slices there are.
 pub struct Slices<'a> {
     source: &'a Source,
+    select: &'a Select,
     port: &'a Port,
     by_name: BTreeMap<String, Known>,
 }
@@ -28,23 +28,35 @@ struct Known {
 
 impl<'a> Slices<'a> {
     /// None yet.
-    pub fn new(source: &'a Source, port: &'a Port) -> Self {
-        Self { source, port, by_name: BTreeMap::new() }
+    pub fn new(source: &'a Source, select: &'a Select, port: &'a Port) -> Self {
+        Self { source, select, port, by_name: BTreeMap::new() }
+    }
+}
+
+impl Named for Slices<'_> {
+    type Object = EndpointSlice;
+
+    /// Nothing changes which slices are meant.
+    async fn look_up(&mut self, _: &Client, _: &str, _: &Pace) -> Result<bool, LookError> {
+        Ok(false)
     }
 
-    /// Takes these for all there are.
-    pub fn replace(&mut self, slices: Vec<EndpointSlice>) {
-        let names: BTreeSet<_> = slices.iter().map(name_of).collect();
+    fn selector(&self) -> String {
+        self.select.as_label_selector()
+    }
+
+    fn replace(&mut self, slices: Vec<EndpointSlice>) {
+        let names: BTreeSet<_> = slices.iter().map(|slice| name_of(&slice.metadata)).collect();
         self.by_name.retain(|name, _| names.contains(name));
         for slice in slices {
             self.set(slice);
         }
     }
 
-    /// Takes in a slice that is new or has changed. Its version, if it says one.
-    pub fn set(&mut self, slice: EndpointSlice) -> Option<String> {
+    fn set(&mut self, slice: EndpointSlice) -> Option<String> {
         let version = slice.metadata.resource_version.clone();
-        let (name, lacks_port) = (name_of(&slice), self.port_of(&slice).is_none() && !slice.endpoints.is_empty());
+        let (name, lacks_port) =
+            (name_of(&slice.metadata), self.port_of(&slice).is_none() && !slice.endpoints.is_empty());
         match self.by_name.get_mut(&name) {
             Some(known) if lacks_port => known.lacks_port = true,
             _ => {
@@ -54,17 +66,14 @@ impl<'a> Slices<'a> {
         version
     }
 
-    /// Takes out a slice. Its version, if it says one.
-    pub fn remove(&mut self, slice: EndpointSlice) -> Option<String> {
-        self.by_name.remove(&name_of(&slice));
+    fn remove(&mut self, slice: EndpointSlice) -> Option<String> {
+        self.by_name.remove(&name_of(&slice.metadata));
         slice.metadata.resource_version
     }
 
-    /// The workers of all slices, and what is wrong with a slice that names some but not where they serve.
-    ///
     /// A pod that stands in slices of both families is one worker, by its IPv4 address; one that is moved from a slice to
     /// another is one worker, by the better of both conditions.
-    pub fn members(&self) -> (Vec<Member>, Option<LookError>) {
+    fn members(&self) -> (Vec<Member>, Option<LookError>) {
         let mut problem = None;
         let mut workers = BTreeMap::new();
         for (name, Known { slice, lacks_port }) in &self.by_name {
@@ -74,7 +83,7 @@ impl<'a> Slices<'a> {
                 problem = Some(LookError::Unreadable(message));
             }
             let Some(port) = self.port_of(slice) else { continue };
-            let role = self.role_of(slice);
+            let role = role_of(&slice.metadata, self.source);
             for endpoint in &slice.endpoints {
                 let Some((key, candidate)) = self.worker(endpoint, port, role) else { continue };
                 let best = workers.entry(key).or_insert_with(|| candidate.clone());
@@ -85,7 +94,9 @@ impl<'a> Slices<'a> {
         }
         (workers.into_values().map(|candidate| candidate.member).collect(), problem)
     }
+}
 
+impl Slices<'_> {
     fn port_of(&self, slice: &EndpointSlice) -> Option<u16> {
         let wanted = match self.port {
             Port::Number(port) => return Some(*port),
@@ -96,16 +107,6 @@ impl<'a> Slices<'a> {
             port.name.as_deref() == Some(wanted) && matches!(port.protocol.as_deref(), None | Some("TCP"))
         })?;
         port.port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
-    }
-
-    fn role_of(&self, slice: &EndpointSlice) -> Role {
-        let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(ROLE));
-        match label.map(String::as_str) {
-            Some("prefill") => Role::Prefill,
-            Some("decode") => Role::Decode,
-            Some("both") => Role::Both,
-            _ => self.source.role,
-        }
     }
 
     /// By what names the pod, else by its address. Only the first address counts, as for all of Kubernetes.
@@ -119,10 +120,6 @@ impl<'a> Slices<'a> {
         let member = Member { address, condition, metrics_url, hardware_url, role };
         Some((pod.unwrap_or(first), Candidate { is_v6: ip.is_ipv6(), condition, member }))
     }
-}
-
-fn name_of(slice: &EndpointSlice) -> String {
-    slice.metadata.name.clone().unwrap_or_default()
 }
 
 /// One word on a worker. Of several the least counts.

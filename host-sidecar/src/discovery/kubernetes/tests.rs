@@ -10,6 +10,7 @@ use crate::config::discover::{Origin, Pages, Port, Role, Select};
 use crate::discovery::Condition;
 use crate::discovery::tests::{News, ready};
 
+mod pools;
 mod server;
 
 const FAST: Pace = Pace {
@@ -22,8 +23,7 @@ const FAST: Pace = Pace {
 fn at(api_server: String) -> Kubernetes {
     Kubernetes {
         namespace: "prod".into(),
-        select: Select::Service("llm".into()),
-        port: Port::Name("http".into()),
+        objects: Objects::Slices(Select::Service("llm".into()), Port::Name("http".into())),
         api_server: Some(api_server),
         token_file: None,
         ca_file: None,
@@ -33,7 +33,7 @@ fn at(api_server: String) -> Kubernetes {
 fn news(kubernetes: Kubernetes, pace: &'static Pace) -> News {
     let origin = Origin::Kubernetes(kubernetes.clone());
     let source = Source { origin, pages: Pages::default(), role: Role::Both };
-    News::of(|teller| async move { Watcher::new(&kubernetes, &source, teller, pace).run().await })
+    News::of(|teller| async move { watch(&kubernetes, &source, teller, pace).await })
 }
 
 fn authority() -> CertifiedIssuer<'static, KeyPair> {

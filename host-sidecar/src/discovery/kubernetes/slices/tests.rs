@@ -3,6 +3,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config::discover::{Origin, Pages};
 
+/// No slice is left out by it here.
+static SELECT: Select = Select::Service(String::new());
+
 fn source() -> Source {
     Source { origin: Origin::File("unused".into()), pages: Pages::default(), role: Role::Both }
 }
@@ -23,7 +26,7 @@ fn slice(name: &str, fields: Value) -> EndpointSlice {
 /// What `slices` name at the port `http`: address, condition and role of each.
 fn members(slices: Vec<EndpointSlice>) -> Vec<(String, Condition, Role)> {
     let (source, port) = (source(), Port::Name("http".into()));
-    let mut all = Slices::new(&source, &port);
+    let mut all = Slices::new(&source, &SELECT, &port);
     all.replace(slices);
     let (members, problem) = all.members();
     assert_eq!(problem, None);
@@ -79,7 +82,7 @@ fn a_slice_says_what_its_workers_do() {
         labelled("d", "encode", "10.0.0.4"),
     ];
     let source = Source { role: Role::Decode, ..source() };
-    let mut all = Slices::new(&source, &Port::Number(1));
+    let mut all = Slices::new(&source, &SELECT, &Port::Number(1));
     all.replace(slices);
     let roles: Vec<_> = all.members().0.into_iter().map(|member| member.role).collect();
     assert_eq!(roles, [Role::Prefill, Role::Decode, Role::Both, Role::Decode], "who does not say has the source's");
@@ -106,7 +109,7 @@ fn a_port_by_number_needs_no_list_and_one_by_name_must_be_there() {
     let idle = || slice("c", json!({"ports": []}));
     let source = source();
     let found = |port: Port, slices: Vec<EndpointSlice>| {
-        let mut all = Slices::new(&source, &port);
+        let mut all = Slices::new(&source, &SELECT, &port);
         all.replace(slices);
         let (members, problem) = all.members();
         (members.len(), problem.map(|problem| problem.to_string()))
@@ -126,7 +129,7 @@ fn a_port_by_number_needs_no_list_and_one_by_name_must_be_there() {
 #[test]
 fn slices_come_change_and_go_one_by_one() {
     let (source, port) = (source(), Port::Number(1));
-    let mut all = Slices::new(&source, &port);
+    let mut all = Slices::new(&source, &SELECT, &port);
     let with = |name: &str, address: &str| slice(name, json!({"endpoints": [{"addresses": [address]}]}));
     let addresses = |all: &Slices<'_>| -> Vec<_> {
         let mut addresses: Vec<_> = all.members().0.into_iter().map(|member| member.address).collect();

@@ -1,4 +1,4 @@
-//! As much of an API server as watching EndpointSlices takes.
+//! As much of an API server as watching EndpointSlices, or the pods of an InferencePool, takes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,9 @@ use tokio_rustls::server::TlsStream;
 
 use super::*;
 
-const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices";
+const PODS: &str = "/api/v1/namespaces/prod/pods";
+const POOL: &str = "/apis/inference.networking.k8s.io/v1/namespaces/prod/inferencepools/llama";
 
 type Line = io::Result<Bytes>;
 
@@ -42,7 +44,9 @@ struct Shared {
 struct Inner {
     /// Who has no such token is refused.
     token: Option<String>,
-    slices: Vec<Value>,
+    /// Slices or pods.
+    objects: Vec<Value>,
+    pool: Option<Value>,
     version: u64,
     /// How often a list was answered, and the last query for one.
     lists: usize,
@@ -77,7 +81,11 @@ impl ApiServer {
     fn serve<L: axum::serve::Listener<Addr: std::fmt::Debug>>(listener: L, url: String, token: Option<String>) -> Self {
         let (told, watches) = unbounded_channel();
         let shared = Shared { told, inner: Arc::new(Mutex::new(Inner { token, ..Inner::default() })) };
-        let router = Router::new().route(PATH, get(answer)).with_state(shared.clone());
+        let router = Router::new()
+            .route(SLICES, get(answer))
+            .route(PODS, get(answer))
+            .route(POOL, get(pool))
+            .with_state(shared.clone());
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { shared, url, watches: watches.into(), task }
     }
@@ -86,11 +94,16 @@ impl ApiServer {
         self.url.clone()
     }
 
-    /// These are all slices from now on. Lists are answered, though not those who watch told.
-    pub fn list(&self, slices: &[Value]) {
+    /// Sets the pool.
+    pub fn pool(&self, pool: Value) {
+        self.change(|inner| inner.pool = Some(pool));
+    }
+
+    /// Sets all slices, or pods, for the lists that follow; a watch that is open is sent nothing of it.
+    pub fn list(&self, objects: &[Value]) {
         self.change(|inner| {
             inner.version += 1;
-            inner.slices = slices.to_vec();
+            inner.objects = objects.to_vec();
             inner.refuse_all = None;
         });
     }
@@ -173,6 +186,11 @@ impl Drop for ApiServer {
     }
 }
 
+async fn pool(State(shared): State<Shared>) -> Response {
+    let pool = shared.inner.lock().unwrap().pool.clone();
+    pool.map_or_else(|| refusal(404), |pool| axum::Json(pool).into_response())
+}
+
 async fn answer(State(shared): State<Shared>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
     let sent = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
     let query = query.unwrap_or_default();
@@ -188,9 +206,7 @@ async fn answer(State(shared): State<Shared>, RawQuery(query): RawQuery, headers
         inner.lists += 1;
         inner.query.clone_from(&query);
         let metadata = json!({"resourceVersion": inner.version.to_string()});
-        let list = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList", "metadata": metadata,
-            "items": inner.slices});
-        return axum::Json(list).into_response();
+        return axum::Json(json!({"metadata": metadata, "items": inner.objects})).into_response();
     }
     if let Some(code) = inner.refuse_one_watch.take().or(inner.refuse_watches) {
         return refusal(code);
