@@ -161,7 +161,7 @@ mod tests {
         let shipped = policy("envoy.yaml");
         let envoy = format!("{shipped:?}");
         assert_eq!(envoy, format!("{:?}", policy("ecds/sluice.yaml")));
-        // Istio has no cluster that takes the worker named.
+        // In Istio a cluster takes the worker named with istio-steering.yaml alone.
         let steering = |name: &str| {
             let documents = documents(&shipped_file(name)).unwrap();
             let mut config =
@@ -178,6 +178,16 @@ mod tests {
         assert!(pulling.pull.take().is_some() && pulling.fingerprint != shipped.fingerprint);
         pulling.fingerprint.clone_from(&shipped.fingerprint);
         assert_eq!(envoy, format!("{pulling:?}"), "but for how the view comes");
+    }
+
+    #[test]
+    fn istio_steers_as_plain_envoy_does() {
+        let mut plain = document(&shipped_file("envoy.yaml")).unwrap();
+        let cluster = named(&mut plain["static_resources"]["clusters"], "workers").unwrap();
+        let filter = document(&shipped_file("istio-steering.yaml")).unwrap();
+        let patch = &filter["spec"]["configPatches"][0];
+        assert_eq!(patch["applyTo"], "CLUSTER");
+        assert_eq!(patch["patch"]["value"]["load_balancing_policy"], cluster["load_balancing_policy"]);
     }
 
     #[test]

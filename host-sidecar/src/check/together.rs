@@ -52,6 +52,7 @@ pub fn findings(parts: &[Part<'_>], token: ReadToken<'_>) -> Vec<(usize, Finding
     all.tokens_fit(token);
     all.views_have_a_source();
     all.waits_fit();
+    all.choices_are_heeded();
     all.found
 }
 
@@ -179,6 +180,27 @@ impl<'a> All<'a> {
                     config.namespace
                 );
                 warnings.push((*part, join(path, &format!("pools[{index}]")), message));
+            }
+        }
+        warnings.into_iter().for_each(|(part, path, message)| self.warn(part, path, message));
+    }
+
+    /// A WasmPlugin's choice of worker is heeded by a cluster, where EnvoyFilters are in the files.
+    fn choices_are_heeded(&mut self) {
+        let patches = self.parts.iter().filter(|part| part.kind == Kind::EnvoyFilter);
+        let patches: Vec<envoy::Patch<'_>> = patches.flat_map(|part| envoy::patches(&part.node)).collect();
+        let heeds =
+            |patch: &envoy::Patch<'_>| patch.applies_to == Some("CLUSTER") && warnings::heeds_endpoints(&patch.value);
+        if patches.is_empty() || patches.iter().any(heeds) {
+            return;
+        }
+        let mut warnings = Vec::new();
+        for Read { part, path, what } in &self.policies {
+            let Policy { config, written: Written { carrier: Carrier::WasmPlugin(_), .. } } = what else { continue };
+            for (index, _) in config.pools.iter().enumerate().filter(|(_, pool)| pool.pick_endpoint) {
+                let message = "no EnvoyFilter of these files has a cluster heed the choice: add the shipped istio-steering.yaml for the Service of the \
+                               workers, or take this out";
+                warnings.push((*part, join(path, &format!("pools[{index}].pick_endpoint")), message.to_owned()));
             }
         }
         warnings.into_iter().for_each(|(part, path, message)| self.warn(part, path, message));

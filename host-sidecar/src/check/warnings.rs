@@ -19,6 +19,8 @@ mod reserves;
 mod routes;
 mod tenants;
 
+pub use clusters::heeds_endpoints;
+
 /// What holds whatever the plugin is configured to do.
 pub fn any_role(written: &Written<'_>, notes: &mut Notes) {
     match &written.carrier {

@@ -16,8 +16,8 @@ fn main() -> ExitCode {
     lab::exit(all())
 }
 
-/// Asks Envoy about the plain bootstrap, about the same with the watched filter in its place and with what istio.yaml
-/// and istio-pull.yaml add to a proxy, and asks the schemas about every WasmPlugin and every plugin configuration.
+/// Asks Envoy about the plain bootstrap, about the same with the watched filter in its place and with what istio.yaml,
+/// istio-pull.yaml and istio-steering.yaml add to a proxy, and asks the schemas about every WasmPlugin and every plugin configuration.
 ///
 /// # Errors
 /// The first configuration that is refused, with what was said against it.
@@ -26,12 +26,15 @@ fn all() -> Result<()> {
     let plain = shipped::document(&checkout::shipped("envoy.yaml"))?;
     let istio = shipped::documents(&checkout::shipped("istio.yaml"))?;
     let pulling = shipped::documents(&checkout::shipped("istio-pull.yaml"))?;
+    let steering = shipped::documents(&checkout::shipped("istio-steering.yaml"))?;
+    let steered = [istio.as_slice(), &steering].concat();
     let bootstraps = [
         ("envoy.yaml", plain.clone()),
         ("ecds/sluice.yaml", with_watched_filter(plain.clone())?),
         ("envoy.yaml with the watched filter of its comment", with_filter_of_comment(plain.clone())?),
         ("pools.yaml", shipped::document(&checkout::shipped("pools.yaml"))?),
         ("istio.yaml", with_envoy_filters(plain.clone(), &istio)?),
+        ("istio.yaml with istio-steering.yaml", with_envoy_filters(plain.clone(), &steered)?),
         ("istio-pull.yaml", with_envoy_filters(plain, &pulling)?),
     ];
     for (name, mut bootstrap) in bootstraps {
@@ -83,6 +86,11 @@ fn with_envoy_filters(mut bootstrap: Value, documents: &[Value]) -> Result<Value
     let listeners = bootstrap["static_resources"]["listeners"].as_array_mut();
     // What Istio's proxy has of its own is a listener for requests.
     listeners.context("the bootstrap has no listeners")?.retain(|listener| listener["name"] == "public");
+    let clusters = bootstrap["static_resources"]["clusters"].as_array_mut().context("the bootstrap has no clusters")?;
+    for cluster in clusters.iter_mut().filter_map(Value::as_object_mut) {
+        cluster.remove("load_balancing_policy");
+        cluster.insert("lb_policy".into(), "LEAST_REQUEST".into());
+    }
     for document in documents.iter().filter(|document| document["kind"] == "EnvoyFilter") {
         for patch in document["spec"]["configPatches"].as_array().context("an EnvoyFilter without configPatches")? {
             let value = &patch["patch"]["value"];
@@ -99,6 +107,11 @@ fn with_envoy_filters(mut bootstrap: Value, documents: &[Value]) -> Result<Value
                     let routes = manager.pointer_mut("/route_config/virtual_hosts/0/routes");
                     let routes = routes.and_then(Value::as_array_mut).context("the bootstrap has no routes")?;
                     routes.iter_mut().for_each(|route| shipped::merge(route, value));
+                }
+                (Some("CLUSTER"), Some("MERGE")) => {
+                    let clusters = bootstrap["static_resources"]["clusters"].as_array_mut();
+                    let clusters = clusters.context("the bootstrap has no clusters")?;
+                    clusters.iter_mut().for_each(|cluster| shipped::merge(cluster, value));
                 }
                 (to, how) => bail!("an EnvoyFilter that applies to {to:?} by {how:?} is not validated yet"),
             }

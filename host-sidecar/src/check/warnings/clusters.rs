@@ -59,15 +59,17 @@ fn let_in(config: &Config, cluster: &Node<'_>) -> Option<u64> {
     pools.try_fold(0_u64, |sum, limit| Some(sum.saturating_add(limit?)))
 }
 
+/// True for a cluster, or a patch of one, that takes the worker that the filter names.
+pub fn heeds_endpoints(cluster: &Node<'_>) -> bool {
+    let policy = cluster.get("load_balancing_policy");
+    policy.is_some_and(|policy| policy.mentions("override_host") && policy.mentions(ENDPOINT))
+}
+
 /// A choice of worker that the cluster does not heed.
 pub fn endpoints(config: &Config, path: &str, filter: &Filter<'_>, notes: &mut Notes) {
-    let heeds = |cluster: &&Node<'_>| {
-        let policy = cluster.get("load_balancing_policy");
-        policy.is_some_and(|policy| policy.mentions("override_host") && policy.mentions(ENDPOINT))
-    };
     let reached = filter.reached();
     let deaf: Vec<String> =
-        reached.iter().filter(|cluster| !heeds(cluster)).map(|cluster| cluster.path.clone()).collect();
+        reached.iter().filter(|cluster| !heeds_endpoints(cluster)).map(|cluster| cluster.path.clone()).collect();
     // Which cluster serves which pool is not written anywhere; with several pools as many clusters are enough as choose.
     let choosing = config.pools.iter().filter(|pool| pool.pick_endpoint).count();
     let heeding = reached.len().saturating_sub(deaf.len());

@@ -125,3 +125,19 @@ fn manifests_of_others_are_passed_over() {
         "nothing of ours"
     );
 }
+
+#[test]
+fn a_choice_of_worker_in_istio_needs_a_cluster_that_heeds_it() {
+    let picks = istio().into_iter().map(|mut document| {
+        if document["kind"] == "WasmPlugin" {
+            document["spec"]["pluginConfig"]["pools"][0]["pick_endpoint"] = true.into();
+        }
+        document.to_string()
+    });
+    let picks = picks.collect::<Vec<_>>().join("\n---\n");
+    let said = said_of(&[picks.clone(), sidecar("llama").to_string()]);
+    let start = "warning: a, document 1: spec.pluginConfig.pools[0].pick_endpoint: no EnvoyFilter of these files";
+    assert!(matches!(&said[..], [one] if one.starts_with(start)), "{said:#?}");
+    let steering = std::fs::read_to_string(super::path_of("istio-steering.yaml")).unwrap();
+    assert_eq!(said_of(&[picks, sidecar("llama").to_string(), steering]), [""; 0]);
+}
