@@ -15,6 +15,7 @@ pub mod dcgm;
 pub mod dynamo;
 mod gpus;
 pub mod llamacpp;
+pub mod routed;
 pub mod sglang;
 pub mod sheet;
 pub mod tgi;
@@ -23,6 +24,7 @@ pub mod trtllm;
 pub mod vllm;
 
 pub use custom::Mapping;
+use routed::Routed;
 use sheet::{Load, MAX_RANKS, Sheet};
 
 /// An engine whose page can be read.
@@ -44,6 +46,8 @@ pub enum Engine {
     Dynamo,
     /// Another one, by a mapping of the operator's.
     Custom(Arc<Mapping>),
+    /// One of those above with a router's own count beside its numbers.
+    Routed(Arc<Routed>),
 }
 
 /// Why a page says nothing of a worker's load.
@@ -77,24 +81,33 @@ impl Engine {
             Self::Llamacpp => "llamacpp",
             Self::Dynamo => "dynamo",
             Self::Custom(_) => "custom",
+            Self::Routed(routed) => routed.engine.name(),
+        }
+    }
+
+    /// The engine whose adapter reads the page.
+    pub fn adapter(&self) -> &Self {
+        match self {
+            Self::Routed(routed) => routed.engine.adapter(),
+            other => other,
         }
     }
 
     /// True when every page of it reports how many KV blocks there are; of other engines some pages do.
     pub fn reports_blocks(&self) -> bool {
-        match self {
+        match self.adapter() {
             Self::Vllm | Self::Triton => true,
             Self::Custom(mapping) => {
                 let maps = |load| mapping.loads.contains_key(&load);
                 maps(Load::KvTotal) && (maps(Load::KvUsed) || maps(Load::KvShare))
             }
-            Self::Sglang | Self::Trtllm | Self::Tgi | Self::Llamacpp | Self::Dynamo => false,
+            Self::Sglang | Self::Trtllm | Self::Tgi | Self::Llamacpp | Self::Dynamo | Self::Routed(_) => false,
         }
     }
 
     /// True when no page of it reports how many KV blocks there are.
     pub fn never_reports_blocks(&self) -> bool {
-        matches!(self, Self::Tgi | Self::Custom(_)) && !self.reports_blocks()
+        matches!(self.adapter(), Self::Tgi | Self::Custom(_)) && !self.reports_blocks()
     }
 
     /// Whether a series of this name is read from its page.
@@ -108,6 +121,7 @@ impl Engine {
             Self::Llamacpp => llamacpp::wants(name),
             Self::Dynamo => dynamo::wants(name),
             Self::Custom(mapping) => mapping.wants(name),
+            Self::Routed(routed) => routed.wants(name) || routed.engine.wants(name),
         }
     }
 
@@ -141,17 +155,8 @@ pub fn read(engine: &Engine, page: impl AsRef<[u8]>) -> Result<Reading, PageErro
 
 fn read_as(engine: &Engine, page: &Page) -> Result<Reading, PageError> {
     let mut sheet = Sheet::default();
-    match engine {
-        Engine::Vllm => vllm::note(&mut sheet, page),
-        Engine::Sglang => sglang::note(&mut sheet, page),
-        Engine::Triton => triton::note(&mut sheet, page),
-        Engine::Trtllm => trtllm::note(&mut sheet, page),
-        Engine::Tgi => tgi::note(&mut sheet, page),
-        Engine::Llamacpp => llamacpp::note(&mut sheet, page),
-        Engine::Dynamo => dynamo::note(&mut sheet, page),
-        Engine::Custom(mapping) => mapping.note(&mut sheet, page),
-    }?;
-    let hardware = match engine {
+    note(engine, &mut sheet, page)?;
+    let hardware = match engine.adapter() {
         Engine::Triton => triton::gpus(page)?,
         _ => Vec::new(),
     };
@@ -159,6 +164,24 @@ fn read_as(engine: &Engine, page: &Page) -> Result<Reading, PageError> {
     doubts.extend(page.is_cut().then_some(LAST_LINE));
     let models = models(engine, page);
     Ok(Reading { engine: engine.clone(), ranks, limits, doubts, models, hardware })
+}
+
+/// Notes what the page says, by the engine's adapter and by a router's count beside it.
+fn note(engine: &Engine, sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
+    match engine {
+        Engine::Vllm => vllm::note(sheet, page),
+        Engine::Sglang => sglang::note(sheet, page),
+        Engine::Triton => triton::note(sheet, page),
+        Engine::Trtllm => trtllm::note(sheet, page),
+        Engine::Tgi => tgi::note(sheet, page),
+        Engine::Llamacpp => llamacpp::note(sheet, page),
+        Engine::Dynamo => dynamo::note(sheet, page),
+        Engine::Custom(mapping) => mapping.note(sheet, page),
+        Engine::Routed(routed) => {
+            note(&routed.engine, sheet, page)?;
+            routed.note(sheet, page)
+        }
+    }
 }
 
 /// Models that the page labels what is read of it with.

@@ -9,11 +9,12 @@ use super::checks::{Errors, join};
 use super::raw::{Part, Unknown};
 use crate::engines::Engine;
 use crate::engines::custom::{Mapping, Source};
+use crate::engines::routed::Routed;
 use crate::engines::sheet::{Limit, Load};
 
-/// An engine is its name, or an object when its metrics have to be mapped.
+/// An engine is its name, or an object when metrics have to be mapped.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "an engine is a name or an object with `custom`")]
+#[serde(untagged, expecting = "an engine is a name or an object with `custom` or `name`")]
 pub enum Raw {
     Name(String),
     Object(Box<RawObject>),
@@ -22,6 +23,9 @@ pub enum Raw {
 #[derive(Debug, Deserialize)]
 pub struct RawObject {
     custom: Option<Part<RawMapping>>,
+    name: Option<Part<String>>,
+    active_decode_blocks: Option<Part<RawSource>>,
+    rank_label: Option<Part<String>>,
     #[serde(flatten)]
     unknown: Unknown,
 }
@@ -66,22 +70,55 @@ struct RawSourceObject {
 pub fn check(errors: &mut Errors, path: &str, part: Option<Part<Raw>>) -> Option<Engine> {
     match errors.take(path, part)? {
         Raw::Name(name) if name == "auto" => None,
-        Raw::Name(name) => {
-            let engine = Engine::NAMED.into_iter().find(|engine| engine.name() == name);
-            if engine.is_none() {
-                let names = Engine::NAMED.map(|engine| engine.name()).join(", ");
-                errors
-                    .add(path, format!("{name:?} is no engine; it must be auto, {names}, or an object with `custom`"));
-            }
-            engine
-        }
+        Raw::Name(name) => named(errors, path, &name, "auto, "),
+        Raw::Object(object) if object.name.is_some() => routed(errors, path, *object),
         Raw::Object(object) => {
             errors.unknown(path, &object.unknown);
+            for (name, is_set) in [
+                ("active_decode_blocks", object.active_decode_blocks.is_some()),
+                ("rank_label", object.rank_label.is_some()),
+            ] {
+                if is_set {
+                    errors.add(
+                        join(path, name),
+                        "is for an engine by its `name`; beside `custom` it belongs inside of that",
+                    );
+                }
+            }
             let path = join(path, "custom");
             let raw = errors.require(&path, object.custom)?;
             Some(Engine::Custom(Arc::new(mapping(errors, &path, raw))))
         }
     }
+}
+
+/// The engine of that name. `others` are names that mean something else there, for the message.
+fn named(errors: &mut Errors, path: &str, name: &str, others: &str) -> Option<Engine> {
+    let engine = Engine::NAMED.into_iter().find(|engine| engine.name() == name);
+    if engine.is_none() {
+        let names = Engine::NAMED.map(|engine| engine.name()).join(", ");
+        errors.add(path, format!("{name:?} is no engine; it must be {others}{names}, or an object with `custom`"));
+    }
+    engine
+}
+
+/// An engine by its name, with a router's count on its page.
+fn routed(errors: &mut Errors, path: &str, object: RawObject) -> Option<Engine> {
+    errors.unknown(path, &object.unknown);
+    if object.custom.is_some() {
+        errors.add(path, "exactly one of custom and name must be set");
+        return None;
+    }
+    let at = join(path, "name");
+    let name = errors.require(&at, object.name)?;
+    let engine = named(errors, &at, &name, "");
+    let rank_label = label(errors, &join(path, "rank_label"), object.rank_label);
+    let at = join(path, "active_decode_blocks");
+    if object.active_decode_blocks.is_none() {
+        errors.add(&at, "missing");
+    }
+    let active_decode_blocks = source(errors, &at, object.active_decode_blocks)?;
+    Some(Engine::Routed(Arc::new(Routed { engine: engine?, active_decode_blocks, rank_label })))
 }
 
 fn mapping(errors: &mut Errors, path: &str, raw: RawMapping) -> Mapping {
@@ -262,6 +299,24 @@ mod tests {
             assert!(found.iter().any(|error| error.starts_with(expected)), "{expected:?} is not in {found:#?}");
         }
         assert_eq!(found.len(), expected.len(), "{found:#?}");
+    }
+
+    #[test]
+    fn a_routers_count_is_read_beside_an_engine_by_its_name() {
+        let engine =
+            parse("{name: sglang, active_decode_blocks: {metric: blocks, labels: {w: a}}, rank_label: dp_rank}");
+        let Ok(Some(Engine::Routed(routed))) = engine else { panic!("{engine:?}") };
+        assert_eq!((&routed.engine, routed.active_decode_blocks.metric.as_str()), (&Engine::Sglang, "blocks"));
+        assert_eq!(routed.rank_label.as_deref(), Some("dp_rank"));
+        for (written, expected) in [
+            ("{name: vllm}", "engine.active_decode_blocks: missing"),
+            ("{name: auto, active_decode_blocks: b}", "engine.name: \"auto\" is no engine"),
+            ("{name: vllm, custom: {running: r}, active_decode_blocks: b}", "engine: exactly one of custom and name"),
+            ("{custom: {running: r}, active_decode_blocks: b}", "engine.active_decode_blocks: is for an engine by its"),
+        ] {
+            let found = parse(written).unwrap_err();
+            assert!(matches!(&found[..], [one] if one.starts_with(&format!("pools[0].{expected}"))), "{found:?}");
+        }
     }
 
     #[test]

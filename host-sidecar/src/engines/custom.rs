@@ -61,7 +61,8 @@ impl Mapping {
 }
 
 impl Source {
-    fn number(&self, name: &str, sample: &Sample) -> Option<f64> {
+    /// The number that a sample says, if it is of this source.
+    pub(super) fn number(&self, name: &str, sample: &Sample) -> Option<f64> {
         let is_meant = self.metric == name
             && self
                 .labels

@@ -6,8 +6,8 @@
 //!   running; without the second number nobody knows how many run. It tells all four limits.
 //! - What is told of the page as a whole belongs to its only rank. Where there are several nobody knows which has it, so it
 //!   is left out.
-//! - Prefill tokens are not told of a worker by itself. A frontend tells them of each worker behind it: the frontend is busy by them when
-//!   all of its workers are, so what counts is the least.
+//! - A worker by itself reports neither prefill tokens nor its router's count of blocks. A frontend reports both of each worker behind it: the
+//!   frontend is busy by them when all of its workers are, so what counts is the least.
 
 use super::PageError;
 use super::sheet::{Cells, Limit, Load, Order, Sheet, rank_of};
@@ -33,6 +33,24 @@ enum Whole {
     Queued,
     /// Prompt tokens in prefill of one worker behind a frontend.
     Prefill,
+    /// KV blocks that the router believes to be in use at one worker behind a frontend.
+    ActiveBlocks,
+    /// KV blocks of each worker behind a frontend.
+    BlocksOfEach,
+}
+
+/// The least that a frontend says of its workers.
+#[derive(Default)]
+struct Least {
+    prefill: Option<f64>,
+    blocks: Option<f64>,
+}
+
+impl Least {
+    // Why not noted on a sheet one by one: numbers of several workers are no contradiction.
+    fn lower(least: &mut Option<f64>, value: f64) {
+        *least = Some(least.map_or(value, |least| least.min(value)));
+    }
 }
 
 /// Notes what the page says.
@@ -40,7 +58,7 @@ enum Whole {
 /// # Errors
 /// It names more ranks than a worker can have.
 pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
-    let (mut whole, mut prefill) = (Cells::default(), None);
+    let (mut whole, mut least) = (Cells::default(), Least::default());
     for (series, sample) in page.samples(series) {
         match series {
             Series::Load(load) => {
@@ -51,25 +69,30 @@ pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
             Series::Limit(limit) => sheet.limit(limit, sample.value),
             Series::Whole(Whole::AtWorker)
                 if sample.label("dynamo_endpoint").is_some_and(|name| name != "generate") => {}
-            // Why the least: numbers of several workers are no contradiction.
-            Series::Whole(Whole::Prefill) => {
-                prefill = Some(prefill.map_or(sample.value, |least: f64| least.min(sample.value)))
-            }
+            Series::Whole(Whole::Prefill) => Least::lower(&mut least.prefill, sample.value),
+            Series::Whole(Whole::ActiveBlocks) => Least::lower(&mut least.blocks, sample.value),
             Series::Whole(what) => whole.note(what, sample.value, Order::default()),
         }
     }
-    note_whole(sheet, &whole, prefill)
+    note_whole(sheet, &whole, &least)
 }
 
-fn note_whole(sheet: &mut Sheet, whole: &Cells<Whole>, prefill: Option<f64>) -> Result<(), PageError> {
+fn note_whole(sheet: &mut Sheet, whole: &Cells<Whole>, least: &Least) -> Result<(), PageError> {
     let mut ranks = sheet.ranks();
     let rank = ranks.next().unwrap_or(0);
     if ranks.next().is_some() {
         return Ok(());
     }
     drop(ranks);
-    if let Some(prefill) = prefill {
-        sheet.note(rank, Load::PrefillTokens, prefill)?;
+    let loads = [
+        (Load::PrefillTokens, least.prefill),
+        (Load::ActiveDecodeBlocks, least.blocks),
+        (Load::KvTotal, whole.told(Whole::BlocksOfEach)),
+    ];
+    for (load, number) in loads {
+        if let Some(number) = number {
+            sheet.note(rank, load, number)?;
+        }
     }
     let queued = whole.told(Whole::Queued);
     if let Some(queued) = queued {
@@ -108,6 +131,8 @@ fn series(name: &str) -> Option<Series> {
         "dynamo_frontend_inflight_requests" => Series::Whole(Whole::AtFrontend),
         "dynamo_frontend_queued_requests" => Series::Whole(Whole::Queued),
         "dynamo_frontend_worker_active_prefill_tokens" => Series::Whole(Whole::Prefill),
+        "dynamo_frontend_worker_active_decode_blocks" => Series::Whole(Whole::ActiveBlocks),
+        "dynamo_frontend_model_total_kv_blocks" => Series::Whole(Whole::BlocksOfEach),
         "dynamo_frontend_model_kv_cache_block_size" => Series::Limit(Limit::BlockSize),
         "dynamo_frontend_model_max_num_seqs" => Series::Limit(Limit::MaxNumSeqs),
         "dynamo_frontend_model_max_num_batched_tokens" => Series::Limit(Limit::MaxNumBatchedTokens),

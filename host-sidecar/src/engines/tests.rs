@@ -163,6 +163,39 @@ fn llamacpp_tells_a_share_or_nothing_of_its_cache() {
 }
 
 #[test]
+fn a_routers_count_stands_beside_what_the_engine_says() {
+    let source = |metric: &str| custom::Source {
+        metric: metric.into(),
+        labels: [("worker".to_owned(), "a".to_owned())].into(),
+        value_label: None,
+        scale: 1.0,
+    };
+    let routed = |rank_label: Option<&str>| {
+        let active_decode_blocks = source("router_active_blocks");
+        let rank_label = rank_label.map(str::to_owned);
+        Engine::Routed(Arc::new(Routed { engine: Engine::Vllm, active_decode_blocks, rank_label }))
+    };
+    let own = read(&Engine::Vllm, VLLM_IDLE).unwrap();
+    let count = "router_active_blocks{worker=\"a\"} 37\nrouter_active_blocks{worker=\"b\"} 99\n";
+    let page = format!("{VLLM_IDLE}{count}");
+    let both = read(&routed(None), &page).unwrap();
+    assert_eq!((both.engine.name(), both.limits), ("vllm", own.limits));
+    let mut expected = own.ranks.clone();
+    expected[0].active_decode_blocks = Some(37);
+    assert_eq!(both.ranks, expected);
+    assert_eq!(read(&routed(None), VLLM_IDLE).unwrap().ranks, own.ranks, "without the router there is one signal");
+    let by_rank =
+        "router_active_blocks{worker=\"a\",engine=\"0\"} 5\nrouter_active_blocks{worker=\"a\",engine=\"1\"} 6\n";
+    let two = format!("{VLLM_TWO}{by_rank}");
+    let counts = |rank_label| {
+        let ranks = read(&routed(rank_label), &two).unwrap().ranks;
+        ranks.iter().map(|rank| rank.active_decode_blocks).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(Some("engine")), [Some(5), Some(6)]);
+    assert_eq!(counts(None), [None, None], "which rank is meant?");
+}
+
+#[test]
 fn dynamo_workers_and_frontends() {
     let worker = auto(DYNAMO_WORKER);
     assert_eq!((worker.engine, worker.limits), (Engine::Dynamo, Limits::default()));
@@ -171,11 +204,18 @@ fn dynamo_workers_and_frontends() {
     let rank_1 = RankReport { rank: 1, ..share(0.75, running(None)) };
     assert_eq!(auto(DYNAMO_TWO).ranks, [blocks(250, 1_000, running(None)), rank_1], "17 requests, but in which rank?");
     let frontend = auto(DYNAMO_FRONTEND);
-    let ranks = [RankReport { prefill_tokens: Some(900), ..requests(0, 28, 12) }];
+    let ranks = [RankReport {
+        prefill_tokens: Some(900),
+        active_decode_blocks: Some(12_000),
+        kv_total_blocks: Some(16_384),
+        ..requests(0, 28, 12)
+    }];
     assert_eq!(frontend.ranks, ranks, "40 in flight, of which 12 have no token yet");
     let second = "dynamo_frontend_worker_active_prefill_tokens{dp_rank=\"0\",worker_id=\"8\"} 40\n";
-    let two = auto(&format!("{DYNAMO_FRONTEND}{second}"));
-    assert_eq!(two.ranks[0].prefill_tokens, Some(40), "it is busy when its last worker is");
+    let blocks_of_second = "dynamo_frontend_worker_active_decode_blocks{dp_rank=\"0\",worker_id=\"8\"} 700\n";
+    let two = auto(&format!("{DYNAMO_FRONTEND}{second}{blocks_of_second}"));
+    let least = (two.ranks[0].prefill_tokens, two.ranks[0].active_decode_blocks);
+    assert_eq!(least, (Some(40), Some(700)), "it is busy when its last worker is");
     let limits = Limits {
         block_size: Some(16),
         max_num_seqs: Some(256),

@@ -299,7 +299,7 @@ impl Worker {
     /// Prompt tokens that it may have to read and is not busy by them.
     // Why not of a Dynamo frontend, whose page is one rank: what is sent to it is for all workers behind it.
     pub fn prefill_limit(&self, rule: &BusyRule) -> Option<u64> {
-        let sample = self.sample.as_ref().filter(|sample| sample.reading.engine != Engine::Dynamo)?;
+        let sample = self.sample.as_ref().filter(|sample| *sample.reading.engine.adapter() != Engine::Dynamo)?;
         rule.thresholds.prefill_limit(sample.reading.ranks.len(), self.batched(rule))
     }
 

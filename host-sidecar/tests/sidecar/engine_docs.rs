@@ -31,7 +31,7 @@ fn configurations_are_as_the_sidecar_reads_them() {
     };
     assert_eq!(names("vllm.md"), ["vllm"]);
     assert_eq!(names("tensorrt-llm.md"), ["triton", "trtllm"]);
-    assert_eq!(names("others.md"), ["custom", "custom"]);
+    assert_eq!(names("others.md"), ["custom", "custom", "vllm"]);
     assert_eq!(names("hardware.md"), ["auto"]);
 }
 
