@@ -17,9 +17,11 @@ use tokio::time::Instant;
 mod exchange;
 mod report;
 mod schedule;
+mod sizes;
 mod sse;
 
 pub use report::{FlowReport, Report};
+pub use sizes::Sizes;
 
 use exchange::Caller;
 use schedule::Shot;
@@ -58,12 +60,14 @@ pub struct Flow {
     pub name: String,
     /// Who sends them, in turn; sent as `x-tenant-id`.
     pub tenants: Vec<String>,
-    /// Mean arrivals per second, with exponential gaps.
+    /// Mean arrivals per second, with exponential gaps between bursts.
     pub rate_per_s: f64,
-    /// Bytes of a prompt, every size in the range equally likely.
-    pub prompt_bytes: RangeInclusive<u32>,
-    /// `max_tokens` of a request, every number in the range equally likely.
-    pub max_tokens: RangeInclusive<u32>,
+    /// Mean requests of a burst, all of which arrive within a second; 1 where each comes by itself.
+    pub burst: u32,
+    /// Bytes of a prompt.
+    pub prompt_bytes: Sizes,
+    /// `max_tokens` of a request.
+    pub max_tokens: Sizes,
     /// Header and value by which a lane is asked for.
     pub lane: Option<(String, String)>,
     /// Longest time to the first token after which an answer is still worth something; without one every answer is.
@@ -163,7 +167,8 @@ fn prepare(url: &str, plan: &Plan) -> Result<(Arc<Caller>, Watch)> {
         let rate = flow.rate_per_s;
         ensure!(rate.is_finite() && rate > 0.0, "{}: {rate} arrivals per second are no rate", flow.name);
         let sizes = [&flow.prompt_bytes, &flow.max_tokens];
-        ensure!(sizes.iter().all(|range| !range.is_empty()), "{}: a range of sizes is empty", flow.name);
+        ensure!(sizes.iter().all(|sizes| sizes.are_some()), "{}: a range of sizes is empty", flow.name);
+        ensure!(flow.burst > 0, "{}: a burst has no request", flow.name);
         ensure!(!flow.tenants.is_empty(), "{}: nobody sends it", flow.name);
         let orderly = |leaves: &Leaves| (0.0..=1.0).contains(&leaves.share) && !leaves.after.is_empty();
         ensure!(flow.leaves.as_ref().is_none_or(orderly), "{}: nobody can leave like this", flow.name);

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::long_prompts::LongPrompts;
 use super::queue_cost::QueueCost;
 use super::reserve::Reserve;
 use super::throughput::Throughput;
@@ -17,9 +18,18 @@ pub struct Report {
     pub before: Option<Figures>,
 }
 
-/// All figures; nothing where there is no sample to take one from.
+/// Figures of the scenarios that were played.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
+    #[serde(flatten)]
+    pub lanes: Option<Lanes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub long_prompts: Option<LongPrompts>,
+}
+
+/// Figures of the lanes; nothing where there is no sample to take one from.
+#[derive(Clone, Debug, Serialize)]
+pub struct Lanes {
     #[serde(flatten)]
     pub with: Side,
     /// Without admission.
@@ -54,7 +64,7 @@ pub struct Details {
     pub queue_cost: QueueCost,
 }
 
-impl Figures {
+impl Lanes {
     pub fn new(throughput: Throughput, reserve: Reserve, wake: Wake, queue_cost: QueueCost) -> Self {
         let best = throughput.best_tokens_per_s;
         let with = Side {
@@ -88,30 +98,44 @@ impl Figures {
 }
 
 impl Report {
-    /// Prints them as a table.
+    /// Prints them as tables.
     pub fn print(&self) {
-        let before = self.before.as_ref().map(|before| ("before", &before.with));
-        let sides = [("without", &self.now.baseline)].into_iter().chain(before).chain([("with", &self.now.with)]);
-        let sides: Vec<(&str, &Side)> = sides.collect();
-        let row = |name: &str, goal: &str, of: &dyn Fn(&Side) -> String| {
-            let columns: String = sides.iter().map(|(_, side)| format!("{:>12}", of(side))).collect();
-            println!("    {name:<52}{columns}{goal:>12}");
-        };
-        let names: String = sides.iter().map(|(name, _)| format!("{name:>12}")).collect();
-        println!("    {:<52}{names}{:>12}", "", "goal");
-        row("goodput at 3 x load / best rate", ">= 0.95", &|side| format!("{:.3}", side.goodput_ratio));
-        let ttft = |side: &Side| or_dash(side.interactive_ttft_p95_ratio, |ratio| format!("{ratio:.2}"));
-        row("interactive TTFT p95 at 3 x load / at 0.5 x load", "<= 1.25", &ttft);
-        let reserved = |side: &Side| or_dash(side.reserved_ttft_p95_ratio, |ratio| format!("{ratio:.2}"));
-        row("TTFT p95 of a lane within its reserve, flood / idle", "<= 1.5", &reserved);
-        row("preemptions in the workers", "0", &|side| side.preemptions.to_string());
-        let wake = |side: &Side| or_dash(side.wake_p99_ms, |ms| format!("{ms:.1} ms"));
-        row("release to start in the other thread, p99", "<= 5 ms", &wake);
-        let cost = |side: &Side| format!("{:.2}", side.queue_cost_ratio_10000);
-        row("CPU a request with 10,000 waiters / with 10", "<= 2", &cost);
-        let discarded: u64 = self.before.iter().chain([&self.now]).map(Figures::discarded).sum();
-        println!("    {discarded} samples were discarded because the client was starved");
+        let all: Vec<(&str, &Figures)> =
+            self.before.iter().map(|before| ("before", before)).chain([("with", &self.now)]).collect();
+        let lanes: Vec<(&str, &Lanes)> =
+            all.iter().filter_map(|(name, figures)| Some((*name, figures.lanes.as_ref()?))).collect();
+        print_lanes(&lanes);
+        for (name, figures) in &all {
+            if let Some(found) = &figures.long_prompts {
+                println!("\n    long prompts beside a chat, {name} the filter");
+                found.print();
+            }
+        }
     }
+}
+
+fn print_lanes(lanes: &[(&str, &Lanes)]) {
+    let Some((_, last)) = lanes.last() else { return };
+    let sides = [("without", &last.baseline)].into_iter();
+    let sides: Vec<(&str, &Side)> = sides.chain(lanes.iter().map(|(name, lanes)| (*name, &lanes.with))).collect();
+    let row = |name: &str, goal: &str, of: &dyn Fn(&Side) -> String| {
+        let columns: String = sides.iter().map(|(_, side)| format!("{:>12}", of(side))).collect();
+        println!("    {name:<52}{columns}{goal:>12}");
+    };
+    let names: String = sides.iter().map(|(name, _)| format!("{name:>12}")).collect();
+    println!("    {:<52}{names}{:>12}", "", "goal");
+    row("goodput at 3 x load / best rate", ">= 0.95", &|side| format!("{:.3}", side.goodput_ratio));
+    let ttft = |side: &Side| or_dash(side.interactive_ttft_p95_ratio, |ratio| format!("{ratio:.2}"));
+    row("interactive TTFT p95 at 3 x load / at 0.5 x load", "<= 1.25", &ttft);
+    let reserved = |side: &Side| or_dash(side.reserved_ttft_p95_ratio, |ratio| format!("{ratio:.2}"));
+    row("TTFT p95 of a lane within its reserve, flood / idle", "<= 1.5", &reserved);
+    row("preemptions in the workers", "0", &|side| side.preemptions.to_string());
+    let wake = |side: &Side| or_dash(side.wake_p99_ms, |ms| format!("{ms:.1} ms"));
+    row("release to start in the other thread, p99", "<= 5 ms", &wake);
+    let cost = |side: &Side| format!("{:.2}", side.queue_cost_ratio_10000);
+    row("CPU a request with 10,000 waiters / with 10", "<= 2", &cost);
+    let discarded: u64 = lanes.iter().map(|(_, lanes)| lanes.discarded()).sum();
+    println!("    {discarded} samples were discarded because the client was starved");
 }
 
 fn or_dash(value: Option<f64>, text: impl Fn(f64) -> String) -> String {

@@ -5,17 +5,18 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use testkit::parts::Programs;
 
 mod figures;
+mod long_prompts;
 mod queue_cost;
 mod reserve;
 mod scenario;
 mod throughput;
 mod wake;
 
-use figures::{Figures, Report};
+use figures::{Figures, Lanes, Report};
 use scenario::Pace;
 
 /// Measures three times the load with and without the filter, and what waiting in the proxy costs.
@@ -29,9 +30,21 @@ struct Options {
     /// another commit.
     #[arg(long, value_name = "MODULE")]
     before: Option<PathBuf>,
+    /// Play one scenario only.
+    #[arg(long, value_enum)]
+    only: Option<Scenario>,
     /// Shorter loads: enough to see that everything works, too little for figures.
     #[arg(long)]
     quick: bool,
+}
+
+/// Scenarios of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// Three lanes at three times what 16 workers can do, a reserve, and what waiting costs.
+    Lanes,
+    /// Bursts of long prompts beside a chat, with one worker.
+    LongPrompts,
 }
 
 fn main() -> ExitCode {
@@ -53,17 +66,25 @@ async fn measure_all(options: &Options) -> Result<Report> {
         Some(module) => {
             println!("\n{} …", module.display());
             let programs = Programs { filter: std::path::absolute(module)?, ..now.clone() };
-            Some(measure(&programs, pace).await?)
+            Some(measure(&programs, options.only, pace).await?)
         }
         None => None,
     };
-    Ok(Report { now: measure(&now, pace).await?, before })
+    Ok(Report { now: measure(&now, options.only, pace).await?, before })
 }
 
-async fn measure(programs: &Programs, pace: Pace) -> Result<Figures> {
+async fn measure(programs: &Programs, only: Option<Scenario>, pace: Pace) -> Result<Figures> {
+    let is_played = |scenario| only.is_none_or(|only| only == scenario);
+    let lanes = if is_played(Scenario::Lanes) { Some(lanes(programs, pace).await?) } else { None };
+    let long_prompts =
+        if is_played(Scenario::LongPrompts) { Some(long_prompts::measure(programs, pace).await?) } else { None };
+    Ok(Figures { lanes, long_prompts })
+}
+
+async fn lanes(programs: &Programs, pace: Pace) -> Result<Lanes> {
     let throughput = throughput::measure(programs, pace).await?;
     let reserve = reserve::measure(programs, pace).await?;
     let wake = wake::measure(programs, pace).await?;
     let queue_cost = queue_cost::measure(programs, pace).await?;
-    Ok(Figures::new(throughput, reserve, wake, queue_cost))
+    Ok(Lanes::new(throughput, reserve, wake, queue_cost))
 }

@@ -146,7 +146,7 @@ pub const RESERVE: Stage = Stage {
 pub fn kept(flood: bool, pace: Pace) -> Plan {
     let plan = plan(1.0, pace, |_| 1.0);
     let flows = plan.flows.into_iter().filter_map(|flow| match flow.name.as_str() {
-        INTERACTIVE => Some(Flow { rate_per_s: 3.0, max_tokens: 2..=6, ..flow }),
+        INTERACTIVE => Some(Flow { rate_per_s: 3.0, max_tokens: (2..=6).into(), ..flow }),
         "batch" if flood => Some(Flow { rate_per_s: 22.0, ..flow }),
         _ => None,
     });
@@ -231,9 +231,10 @@ fn plan(tokens_per_s: f64, pace: Pace, share: fn(&Lane) -> f64) -> Plan {
             name: lane.name.into(),
             tenants: lane.tenants.map(str::to_owned).into(),
             rate_per_s: tokens_per_s * share(lane) / f64::from(lane.tokens),
+            burst: 1,
             // Four bytes a token, half as many or half as many again.
-            prompt_bytes: prompt * 2..=prompt * 6,
-            max_tokens: lane.tokens / 2..=lane.tokens * 3 / 2,
+            prompt_bytes: (prompt * 2..=prompt * 6).into(),
+            max_tokens: (lane.tokens / 2..=lane.tokens * 3 / 2).into(),
             lane: Some(("x-sluice-lane".into(), lane.name.into())),
             in_time: Some(lane.in_time),
             leaves: None,
@@ -310,8 +311,7 @@ mod tests {
     #[test]
     fn the_load_asks_for_as_many_tokens_as_it_says() {
         for plan in [load(900.0, Pace::new(true)), Plan { ..saturating(Pace::new(false)) }] {
-            let mean = |flow: &Flow| f64::from(flow.max_tokens.start() + flow.max_tokens.end()) / 2.0;
-            let tokens: f64 = plan.flows.iter().map(|flow| flow.rate_per_s * mean(flow)).sum();
+            let tokens: f64 = plan.flows.iter().map(|flow| flow.rate_per_s * flow.max_tokens.mean()).sum();
             assert!((tokens - 900.0).abs() < 0.001 || (tokens - 100_000.0).abs() < 0.001, "{tokens}");
         }
     }

@@ -63,8 +63,9 @@ impl Phase {
             name: name.into(),
             tenants,
             rate_per_s: self.times * BEST_TOKENS_PER_S * share / f64::from(tokens),
-            prompt_bytes: 64..=400,
-            max_tokens: tokens / 2..=tokens * 3 / 2,
+            burst: 1,
+            prompt_bytes: (64..=400).into(),
+            max_tokens: (tokens / 2..=tokens * 3 / 2).into(),
             lane: Some(("x-sluice-lane".into(), lane.into())),
             in_time: None,
             leaves: (self.leave > 0.0)
@@ -130,8 +131,7 @@ mod tests {
     fn the_loads_are_multiples_of_what_the_workers_can_do() {
         for phase in PHASES {
             let plan = phase.plan(Duration::from_secs(60));
-            let mean = |flow: &Flow| f64::from(flow.max_tokens.start() + flow.max_tokens.end()) / 2.0;
-            let tokens: f64 = plan.flows.iter().map(|flow| flow.rate_per_s * mean(flow)).sum();
+            let tokens: f64 = plan.flows.iter().map(|flow| flow.rate_per_s * flow.max_tokens.mean()).sum();
             assert!((tokens - phase.times * BEST_TOKENS_PER_S).abs() < 0.001, "{}: {tokens}", phase.name);
         }
     }
