@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use serde::Serialize;
 
 use super::callers::{Loss, Outcome, Record};
-use super::history::{History, Life};
+use super::history::{History, Incident, Kind, Life};
 use super::proxy::ADMITTED;
 use super::workers::Visit;
 
@@ -32,6 +32,11 @@ pub struct Balance {
     pub by_reason: BTreeMap<String, u64>,
     /// All that broke off, before or after they were admitted.
     pub by_loss: BTreeMap<String, u64>,
+    /// Requests that broke off, which nothing but a worker's trouble explains, though no worker in trouble had them.
+    pub failed_elsewhere: u64,
+    /// Requests that count in `failed_elsewhere`.
+    #[serde(skip)]
+    pub elsewhere: Vec<String>,
     /// What does not add up.
     #[serde(skip)]
     pub faults: Vec<String>,
@@ -57,17 +62,25 @@ struct Seen {
 pub fn balance(history: &History, records: &BTreeMap<usize, Record>, visits: &[Visit]) -> Balance {
     let mut balance = Balance::default();
     let mut lives = vec![Seen::default(); history.lives.len()];
-    let mut visited = BTreeSet::new();
+    let mut visited = BTreeMap::new();
     for visit in visits {
-        if !visited.insert(visit.id) {
+        if visited.insert(visit.id, visit.worker).is_some() {
             balance.faults.push(format!("request {} reached workers twice", visit.id));
         }
     }
     for record in records.values() {
-        balance.add(record, visited.contains(&record.id), history, &mut lives[record.life]);
+        balance.add(record, visited.get(&record.id).copied(), history, &mut lives[record.life]);
     }
     for (number, (life, seen)) in history.lives.iter().zip(&lives).enumerate() {
         balance.faults.extend(differences(life, seen).into_iter().map(|fault| format!("proxy {number}: {fault}")));
+    }
+    // Why one for each: its bytes may have been on the way to the worker, which never saw them.
+    let troubles = history.incidents.iter().filter(|one| matches!(one.kind, Kind::Worker(_))).count();
+    if balance.elsewhere.len() > troubles {
+        let some = balance.elsewhere.iter().take(troubles + 1).cloned().collect::<Vec<_>>().join("; ");
+        balance
+            .faults
+            .push(format!("more requests failed elsewhere than the {troubles} troubles of workers explain: {some}"));
     }
     if balance.sent != balance.admitted + balance.refused + balance.left + balance.lost {
         balance.faults.push("what became of requests does not add up to what was sent".into());
@@ -76,8 +89,9 @@ pub fn balance(history: &History, records: &BTreeMap<usize, Record>, visits: &[V
 }
 
 impl Balance {
-    fn add(&mut self, record: &Record, visited: bool, history: &History, life: &mut Seen) {
+    fn add(&mut self, record: &Record, worker: Option<usize>, history: &History, life: &mut Seen) {
         (self.sent, life.sent) = (self.sent + 1, life.sent + 1);
+        let visited = worker.is_some();
         let let_in = visited || record.let_in;
         life.blurred += u64::from(history.blurs(record.life, record.sent, record.ended));
         match &record.outcome {
@@ -99,10 +113,18 @@ impl Balance {
             Outcome::Lost(loss) => {
                 (life.unseen, life.lost) = (life.unseen + 1, life.lost + 1);
                 *self.by_loss.entry(text(*loss)).or_default() += 1;
-                let explains =
-                    history.incidents.iter().any(|one| one.explains(*loss, record.life, record.sent, record.ended));
-                if !explains {
+                let explains = |one: &&Incident| one.explains(*loss, record.life, record.sent, record.ended);
+                let incidents: Vec<Kind> = history.incidents.iter().filter(explains).map(|one| one.kind).collect();
+                if incidents.is_empty() {
                     self.faults.push(format!("request {} was lost and nothing explains it: {record:?}", record.id));
+                }
+                let costs = |kind: &Kind| match kind {
+                    Kind::Worker(number) => worker == Some(*number),
+                    Kind::Trap | Kind::Kill => true,
+                };
+                if !incidents.is_empty() && !incidents.iter().any(costs) {
+                    self.failed_elsewhere += 1;
+                    self.elsewhere.push(format!("{record:?}"));
                 }
             }
         }
@@ -181,7 +203,7 @@ mod tests {
     }
 
     fn visit(id: usize) -> Visit {
-        Visit { id, came: Duration::from_secs(5), left: None, tokens: 0 }
+        Visit { id, worker: 0, came: Duration::from_secs(5), left: None, tokens: 0 }
     }
 
     fn counted(outcomes: &[(&str, u64)], requests: u64) -> History {
@@ -228,8 +250,14 @@ mod tests {
         let outcomes = || vec![Outcome::Lost(Loss::Status(503))];
         assert_eq!(of(&history, outcomes(), &[]).faults.len(), 1);
         let (from, until) = (Duration::from_secs(4), Duration::from_secs(5));
+        history.incidents.push(Incident { kind: Kind::Worker(0), life: 0, from, until });
+        let elsewhere = |visits: &[Visit]| of(&history, outcomes(), visits).failed_elsewhere;
+        assert_eq!(elsewhere(&[visit(0)]), 0, "that worker had it");
+        assert_eq!((elsewhere(&[]), elsewhere(&[Visit { worker: 1, ..visit(0) }])), (1, 1));
+        let two = vec![Outcome::Lost(Loss::Status(503)), Outcome::Lost(Loss::Status(503))];
+        assert!(of(&history, two, &[]).faults.iter().any(|fault| fault.contains("failed elsewhere")));
         history.incidents.push(Incident { kind: Kind::Trap, life: 0, from, until });
         let explained = of(&history, outcomes(), &[]);
-        assert_eq!((explained.faults.len(), explained.lost), (0, 1));
+        assert_eq!((explained.faults.len(), explained.lost, explained.failed_elsewhere), (0, 1, 0));
     }
 }

@@ -125,8 +125,19 @@ impl Figures {
 
     /// A table for people.
     pub fn table(&self) -> String {
-        let Balance { sent, admitted, answered, refused, left, lost, unanswered, by_reason, by_loss, .. } =
-            &self.balance;
+        let Balance {
+            sent,
+            admitted,
+            answered,
+            refused,
+            left,
+            lost,
+            unanswered,
+            by_reason,
+            by_loss,
+            failed_elsewhere,
+            ..
+        } = &self.balance;
         let mut table = String::new();
         let mut line = |name: &str, value: String| {
             let _ = writeln!(table, "    {name:<44}{value:>10}");
@@ -145,6 +156,7 @@ impl Figures {
         for (loss, count) in by_loss {
             line(&format!("broken off: {loss}"), count.to_string());
         }
+        line("failed, though no worker in trouble had them", failed_elsewhere.to_string());
         line("held at the end", self.held.to_string());
         line("waiting at the end", self.waiting.to_string());
         line("most beyond a cap", self.overshoot.to_string());

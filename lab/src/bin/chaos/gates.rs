@@ -142,8 +142,13 @@ mod tests {
             let_in: true,
         };
         let records = times.iter().enumerate().map(|(id, (sent, _))| (id, record(id, *sent))).collect();
-        let visit =
-            |(id, (_, came)): (usize, &(u64, u64))| Visit { id, came: ms(*came), left: Some(ms(9_000)), tokens: 1 };
+        let visit = |(id, (_, came)): (usize, &(u64, u64))| Visit {
+            id,
+            worker: 0,
+            came: ms(*came),
+            left: Some(ms(9_000)),
+            tokens: 1,
+        };
         let visits: Vec<Visit> = times.iter().enumerate().map(visit).collect();
         look(&history, &records, &visits)
     }

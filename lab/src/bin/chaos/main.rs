@@ -118,6 +118,9 @@ async fn play(options: &Options) -> Result<Figures> {
         client_late_ms,
     };
     let figures = Figures::new(run, rest, (&overshoot, [&budget, &ceiling, &reserve]), balance);
+    for record in &figures.balance.elsewhere {
+        println!("failed, though no worker in trouble had it: {record}");
+    }
     if !figures.broken.is_empty() {
         for record in &overshoot.who {
             let visits: Vec<&Visit> = visits.iter().filter(|visit| visit.id == record.id).collect();

@@ -149,6 +149,8 @@ impl Draw {
                 "stale": {"hold": format!("{}ms", VIEW_HOLD.as_millis()), "then": "local_caps"},
             }],
         });
+        // As shipped, but where headers have gone before the body has named the pool.
+        policy["pools"][0]["pick_endpoint"] = (self.wait != Wait::BodyHeld).into();
         if let (true, Some(pools)) = (self.wait != Wait::Unread, policy["pools"].as_array_mut()) {
             // So that the pool hangs on what the body says.
             pools.push(json!({"name": "other", "models": ["other-model"], "max_in_flight": 1}));

@@ -102,8 +102,8 @@ impl Stage {
         let client = testkit::envoy::direct_client()?;
         let clock = Instant::now();
         let mut seats = Vec::new();
-        for _ in 0..WORKERS {
-            seats.push(Seat::start(clock).await?);
+        for number in 0..WORKERS {
+            seats.push(Seat::start(number, clock).await?);
         }
         let workers: Vec<_> = seats.iter().map(Seat::address).collect();
         let mut setup = Setup::new(programs, trapping, &workers, folder.path())?;

@@ -22,6 +22,8 @@ const READINGS: usize = 20;
 pub struct Visit {
     /// The number its caller gave it.
     pub id: usize,
+    /// Number of the worker.
+    pub worker: usize,
     /// Since the start, as is the other.
     pub came: Duration,
     /// Nothing while it is inside.
@@ -32,6 +34,8 @@ pub struct Visit {
 
 /// A worker that can be killed and comes back under its address.
 pub struct Seat {
+    /// Number of the worker.
+    number: usize,
     clock: Instant,
     address: SocketAddr,
     process: Process,
@@ -55,11 +59,18 @@ impl Seat {
     ///
     /// # Errors
     /// When no port is to be had.
-    pub async fn start(clock: Instant) -> Result<Self> {
+    pub async fn start(number: usize, clock: Instant) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("no port for a worker")?;
         let address = listener.local_addr()?;
-        let mut seat =
-            Self { clock, address, process: Process::Gone, began: Duration::ZERO, visits: Vec::new(), first: 0 };
+        let mut seat = Self {
+            number,
+            clock,
+            address,
+            process: Process::Gone,
+            began: Duration::ZERO,
+            visits: Vec::new(),
+            first: 0,
+        };
         seat.serve(listener).await?;
         Ok(seat)
     }
@@ -148,10 +159,11 @@ impl Seat {
         let forgotten = usize::try_from(arrivals.forgotten)?;
         ensure!(forgotten <= known, "a worker has forgotten requests that nobody has noted");
         let time = |ms: f64| self.began + Duration::from_secs_f64(ms / 1_000.0);
+        let worker = self.number;
         let visit = |arrival: &Arrival| {
             let id = arrival.id.as_deref().and_then(|id| id.parse().ok()).context("a request without a number")?;
             let (came, left) = (time(arrival.came_ms), arrival.left_ms.map(time));
-            Ok(Visit { id, came, left, tokens: arrival.tokens.unwrap_or_default() })
+            Ok(Visit { id, worker, came, left, tokens: arrival.tokens.unwrap_or_default() })
         };
         let visits = arrivals.requests.iter().map(visit).collect::<Result<Vec<_>>>()?;
         self.visits.truncate(self.first + forgotten);
