@@ -185,23 +185,36 @@ impl<'a> All<'a> {
         warnings.into_iter().for_each(|(part, path, message)| self.warn(part, path, message));
     }
 
-    /// A WasmPlugin's choice of worker is heeded by a cluster, where EnvoyFilters are in the files.
+    /// As many clusters heed a choice of worker as pools of WasmPlugins make one, where EnvoyFilters are in the files.
     fn choices_are_heeded(&mut self) {
-        let patches = self.parts.iter().filter(|part| part.kind == Kind::EnvoyFilter);
-        let patches: Vec<envoy::Patch<'_>> = patches.flat_map(|part| envoy::patches(&part.node)).collect();
+        let filters = self.parts.iter().filter(|part| part.kind == Kind::EnvoyFilter);
+        let patches: Vec<_> =
+            filters.flat_map(|part| envoy::patches(&part.node).into_iter().map(move |patch| (part, patch))).collect();
         let heeds =
             |patch: &envoy::Patch<'_>| patch.applies_to == Some("CLUSTER") && warnings::heeds_endpoints(&patch.value);
-        if patches.is_empty() || patches.iter().any(heeds) {
-            return;
-        }
-        let mut warnings = Vec::new();
+        let heeding: Vec<_> = patches.iter().filter(|(_, patch)| heeds(patch)).collect();
+        let mut choosing = Vec::new();
+        let mut plugins = 0;
         for Read { part, path, what } in &self.policies {
             let Policy { config, written: Written { carrier: Carrier::WasmPlugin(_), .. } } = what else { continue };
-            for (index, _) in config.pools.iter().enumerate().filter(|(_, pool)| pool.pick_endpoint) {
-                let message = "no EnvoyFilter of these files has a cluster heed the choice: add the shipped istio-steering.yaml for the Service of the \
-                               workers, or take this out";
-                warnings.push((*part, join(path, &format!("pools[{index}].pick_endpoint")), message.to_owned()));
-            }
+            plugins += 1;
+            let pools = config.pools.iter().enumerate().filter(|(_, pool)| pool.pick_endpoint);
+            choosing.extend(pools.map(|(index, _)| (*part, join(path, &format!("pools[{index}].pick_endpoint")))));
+        }
+        let mut warnings = Vec::new();
+        // Which cluster serves which pool is not written anywhere.
+        if !patches.is_empty() && choosing.len() > heeding.len() {
+            let message = format!(
+                "{} pools choose a worker and EnvoyFilters of these files have {} clusters heed that: add the shipped istio-steering.yaml for the \
+                 Service of the workers, or take this out",
+                choosing.len(),
+                heeding.len()
+            );
+            warnings.extend(choosing.iter().map(|(part, path)| (*part, path.clone(), message.clone())));
+        }
+        if plugins > 0 && choosing.is_empty() {
+            let message = "no pool of these files says `pick_endpoint: true`, so there is no choice to heed";
+            warnings.extend(heeding.iter().map(|(part, patch)| (*part, patch.value.path.clone(), message.to_owned())));
         }
         warnings.into_iter().for_each(|(part, path, message)| self.warn(part, path, message));
     }

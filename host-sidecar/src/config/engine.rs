@@ -112,6 +112,9 @@ fn routed(errors: &mut Errors, path: &str, object: RawObject) -> Option<Engine> 
     let at = join(path, "name");
     let name = errors.require(&at, object.name)?;
     let engine = named(errors, &at, &name, "");
+    if engine == Some(Engine::Dynamo) {
+        errors.add(&at, "a Dynamo frontend's own count is read without being mapped; write `engine: dynamo`");
+    }
     let rank_label = label(errors, &join(path, "rank_label"), object.rank_label);
     let at = join(path, "active_decode_blocks");
     if object.active_decode_blocks.is_none() {
@@ -311,6 +314,7 @@ mod tests {
         for (written, expected) in [
             ("{name: vllm}", "engine.active_decode_blocks: missing"),
             ("{name: auto, active_decode_blocks: b}", "engine.name: \"auto\" is no engine"),
+            ("{name: dynamo, active_decode_blocks: b}", "engine.name: a Dynamo frontend's own count is read"),
             ("{name: vllm, custom: {running: r}, active_decode_blocks: b}", "engine: exactly one of custom and name"),
             ("{custom: {running: r}, active_decode_blocks: b}", "engine.active_decode_blocks: is for an engine by its"),
         ] {

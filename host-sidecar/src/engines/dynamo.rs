@@ -7,11 +7,12 @@
 //! - What is told of the page as a whole belongs to its only rank. Where there are several nobody knows which has it, so it
 //!   is left out.
 //! - A worker by itself reports neither prefill tokens nor its router's count of blocks. A frontend reports both of each worker behind it: the
-//!   frontend is busy by them when all of its workers are, so what counts is the least.
+//!   frontend is busy by them when all of its workers are, so what counts is the least: of prompts that of the prefill workers where there
+//!   are any, of blocks that of all others.
 
 use super::PageError;
 use super::sheet::{Cells, Limit, Load, Order, Sheet, rank_of};
-use crate::page::Page;
+use crate::page::{Page, Sample};
 
 /// The series that matter.
 #[derive(Clone, Copy)]
@@ -40,17 +41,34 @@ enum Whole {
 }
 
 /// The least that a frontend says of its workers.
+// Why not noted on a sheet one by one: numbers of several workers are no contradiction.
 #[derive(Default)]
 struct Least {
+    /// Prompt tokens of workers that only read prompts.
     prefill: Option<f64>,
+    /// Prompt tokens of all others.
+    prefill_of_others: Option<f64>,
     blocks: Option<f64>,
 }
 
 impl Least {
-    // Why not noted on a sheet one by one: numbers of several workers are no contradiction.
-    fn lower(least: &mut Option<f64>, value: f64) {
-        *least = Some(least.map_or(value, |least| least.min(value)));
+    fn note_prefill(&mut self, sample: &Sample) {
+        lower(if reads_prompts_only(sample) { &mut self.prefill } else { &mut self.prefill_of_others }, sample.value);
     }
+
+    fn note_blocks(&mut self, sample: &Sample) {
+        if !reads_prompts_only(sample) {
+            lower(&mut self.blocks, sample.value);
+        }
+    }
+}
+
+fn lower(least: &mut Option<f64>, value: f64) {
+    *least = Some(least.map_or(value, |least| least.min(value)));
+}
+
+fn reads_prompts_only(sample: &Sample) -> bool {
+    sample.label("worker_type").is_some_and(|kind| kind == "prefill")
 }
 
 /// Notes what the page says.
@@ -69,8 +87,8 @@ pub fn note(sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
             Series::Limit(limit) => sheet.limit(limit, sample.value),
             Series::Whole(Whole::AtWorker)
                 if sample.label("dynamo_endpoint").is_some_and(|name| name != "generate") => {}
-            Series::Whole(Whole::Prefill) => Least::lower(&mut least.prefill, sample.value),
-            Series::Whole(Whole::ActiveBlocks) => Least::lower(&mut least.blocks, sample.value),
+            Series::Whole(Whole::Prefill) => least.note_prefill(sample),
+            Series::Whole(Whole::ActiveBlocks) => least.note_blocks(sample),
             Series::Whole(what) => whole.note(what, sample.value, Order::default()),
         }
     }
@@ -85,7 +103,7 @@ fn note_whole(sheet: &mut Sheet, whole: &Cells<Whole>, least: &Least) -> Result<
     }
     drop(ranks);
     let loads = [
-        (Load::PrefillTokens, least.prefill),
+        (Load::PrefillTokens, least.prefill.or(least.prefill_of_others)),
         (Load::ActiveDecodeBlocks, least.blocks),
         (Load::KvTotal, whole.told(Whole::BlocksOfEach)),
     ];

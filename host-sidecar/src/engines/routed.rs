@@ -22,11 +22,14 @@ impl Routed {
     /// # Errors
     /// It names more ranks than a worker can have.
     pub fn note(&self, sheet: &mut Sheet, page: &Page) -> Result<(), PageError> {
+        // Why: a rank that the engine does not have could never be busy, and so the worker could not be.
+        let ranks: Vec<u32> = sheet.ranks().collect();
         for (name, sample) in page.samples(|name| self.wants(name).then_some(name)) {
             let rank = match &self.rank_label {
                 Some(label) => rank_of(sample, label),
-                None => only(sheet),
+                None => ranks.first().copied().filter(|_| ranks.len() == 1),
             };
+            let rank = rank.filter(|rank| ranks.contains(rank));
             if let Some((rank, number)) = rank.zip(self.active_decode_blocks.number(name, sample)) {
                 sheet.note(rank, Load::ActiveDecodeBlocks, number)?;
             }
@@ -38,11 +41,4 @@ impl Routed {
     pub fn wants(&self, name: &str) -> bool {
         self.active_decode_blocks.metric == name
     }
-}
-
-/// The number of the only rank; `None` where there are several.
-fn only(sheet: &Sheet) -> Option<u32> {
-    let mut ranks = sheet.ranks();
-    let first = ranks.next().unwrap_or(0);
-    ranks.next().is_none().then_some(first)
 }

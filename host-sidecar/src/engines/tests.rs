@@ -193,6 +193,8 @@ fn a_routers_count_stands_beside_what_the_engine_says() {
     };
     assert_eq!(counts(Some("engine")), [Some(5), Some(6)]);
     assert_eq!(counts(None), [None, None], "which rank is meant?");
+    let stranger = format!("{VLLM_IDLE}router_active_blocks{{worker=\"a\",engine=\"7\"}} 5\n");
+    assert_eq!(read(&routed(Some("engine")), stranger).unwrap().ranks, own.ranks, "the engine has no such rank");
 }
 
 #[test]
@@ -216,6 +218,18 @@ fn dynamo_workers_and_frontends() {
     let two = auto(&format!("{DYNAMO_FRONTEND}{second}{blocks_of_second}"));
     let least = (two.ranks[0].prefill_tokens, two.ranks[0].active_decode_blocks);
     assert_eq!(least, (Some(40), Some(700)), "it is busy when its last worker is");
+    let apart = [("prefill", 50, 0), ("prefill", 70, 0), ("decode", 0, 800), ("decode", 0, 900)].iter().enumerate();
+    let apart: String = apart
+        .flat_map(|(id, (kind, tokens, blocks))| {
+            let of = |what, value| {
+                format!("dynamo_frontend_worker_active_{what}{{worker_id=\"{id}\",worker_type=\"{kind}\"}} {value}\n")
+            };
+            [of("prefill_tokens", tokens), of("decode_blocks", blocks)]
+        })
+        .collect();
+    let apart = auto(&format!("dynamo_frontend_inflight_requests 9\ndynamo_frontend_queued_requests 1\n{apart}"));
+    let least = (apart.ranks[0].prefill_tokens, apart.ranks[0].active_decode_blocks);
+    assert_eq!(least, (Some(50), Some(800)), "workers that decode read no prompts, and the others hold no blocks");
     let limits = Limits {
         block_size: Some(16),
         max_num_seqs: Some(256),

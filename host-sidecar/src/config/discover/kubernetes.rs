@@ -130,7 +130,7 @@ pub(super) fn read(errors: &mut Errors, path: &str, part: Part<RawKubernetes>) -
                     errors.add(join(path, name), "must not be set with inference_pool, which says it itself");
                 }
             }
-            object_name(errors, &join(path, "inference_pool"), Some(pool)).map(Objects::InferencePool)
+            resource_name(errors, &join(path, "inference_pool"), pool).map(Objects::InferencePool)
         }
     };
     let token_file = errors.take(&join(path, "token_file"), raw.token_file);
@@ -207,6 +207,17 @@ fn object_name(errors: &mut Errors, path: &str, part: Option<Part<String>>) -> O
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     if !is_name {
         errors.add(path, format!("{name:?} is no name in Kubernetes: at most 63 small letters, digits and -"));
+        return None;
+    }
+    Some(name)
+}
+
+/// A name of a resource that is no DNS label: dots are allowed in it.
+fn resource_name(errors: &mut Errors, path: &str, part: Part<String>) -> Option<String> {
+    let name = errors.take(path, Some(part))?;
+    let is_inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    if !(1..=253).contains(&name.len()) || !name.bytes().all(is_inside) || name.split('.').any(str::is_empty) {
+        errors.add(path, format!("{name:?} is no name in Kubernetes: at most 253 small letters, digits, - and ."));
         return None;
     }
     Some(name)

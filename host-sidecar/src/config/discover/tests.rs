@@ -80,6 +80,8 @@ fn kubernetes_is_asked_for_a_service_or_for_labels() {
     let Origin::Kubernetes(kubernetes) = &by_pool.origin else { panic!("{by_pool:?}") };
     assert!(matches!(&kubernetes.objects, Objects::InferencePool(name) if name == "llm"));
     assert_eq!(by_pool.name(), "kubernetes:prod/inferencepool/llm");
+    let dotted = source("{kubernetes: {namespace: prod, inference_pool: llama-3.1-8b}}");
+    assert_eq!(dotted.name(), "kubernetes:prod/inferencepool/llama-3.1-8b");
 }
 
 #[cfg(not(feature = "kubernetes"))]
@@ -183,6 +185,7 @@ fn mistakes_about_kubernetes_say_what_to_do() {
         ("namespace: n, service: s", "port: missing"),
         ("namespace: n, inference_pool: p, port: 1", "port: must not be set with inference_pool"),
         ("namespace: n, inference_pool: p, service: s", "service: must not be set with inference_pool"),
+        ("namespace: n, inference_pool: a..b", "inference_pool: \"a..b\" is no name in Kubernetes"),
         ("namespace: n, inference_pool: P", "inference_pool: \"P\" is no name in Kubernetes"),
         ("namespace: n, service: s, port: 0", "port: must be at least 1"),
         ("namespace: n, service: s, port: '8000'", "port: is no name of a port; write a number without quotes"),

@@ -11,6 +11,9 @@ use super::{Named, Pace, name_of, role_of};
 use crate::config::discover::Source;
 use crate::discovery::{Condition, LookError, Member};
 
+/// Annotations by which a pod says at which of the pool's ports it serves; pickers heed them too.
+const ACTIVE_PORTS: [&str; 2] = ["llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports"];
+
 /// All pods there are of one pool.
 pub struct Pods<'a> {
     source: &'a Source,
@@ -61,18 +64,26 @@ impl Named for Pods<'_> {
     }
 
     fn members(&self) -> (Vec<Member>, Option<LookError>) {
-        let ports = self.selected.iter().flat_map(|selected| &selected.ports);
-        let of_port = |port: &u16| {
-            let port = *port;
-            self.by_name.values().filter_map(move |pod| self.worker(pod, port))
-        };
-        (ports.flat_map(of_port).collect(), None)
+        let ports = self.selected.as_ref().map(|selected| selected.ports.as_slice()).unwrap_or_default();
+        // Why nobody: each port would be a worker with the numbers of all of them.
+        if ports.len() > 1 && self.source.pages.metrics.port.is_some() {
+            let name = self.pool;
+            let message = format!(
+                "InferencePool {name} has several targetPorts, and `metrics.port` gives all of them one page; take it out"
+            );
+            return (Vec::new(), Some(LookError::Unreadable(message)));
+        }
+        let of_pod = |pod| ports.iter().filter_map(move |port| self.worker(pod, *port));
+        (self.by_name.values().flat_map(of_pod).collect(), None)
     }
 }
 
 impl Pods<'_> {
-    /// `None` for a pod that has no address yet, and for one that has ended.
+    /// `None` for a pod that has no address yet, for one that has ended, and for a port that it does not serve at.
     fn worker(&self, pod: &Pod, port: u16) -> Option<Member> {
+        if !serves_at(pod, port) {
+            return None;
+        }
         let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
         let condition = condition(pod)?;
         let address = SocketAddr::new(ip, port).to_string();
@@ -80,6 +91,13 @@ impl Pods<'_> {
         let role = role_of(&pod.metadata, self.source);
         Some(Member { address, condition, metrics_url, hardware_url, role })
     }
+}
+
+/// Says whether the pod serves at a port of its pool: at all of them, unless an annotation lists some.
+fn serves_at(pod: &Pod, port: u16) -> bool {
+    let annotation = |name: &&str| pod.metadata.annotations.as_ref()?.get(*name);
+    let Some(active) = ACTIVE_PORTS.iter().find_map(annotation) else { return true };
+    active.split(',').any(|active| active.trim().parse() == Ok(port))
 }
 
 /// The condition that an EndpointSlice would say of the pod; `None` when all of its containers have ended.

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use self::server::ApiServer;
 use super::*;
-use crate::config::discover::{Origin, Pages, Port, Role, Select};
+use crate::config::discover::{Origin, Page, Pages, Port, Role, Select};
 use crate::discovery::Condition;
 use crate::discovery::tests::{News, ready};
 
@@ -31,8 +31,12 @@ fn at(api_server: String) -> Kubernetes {
 }
 
 fn news(kubernetes: Kubernetes, pace: &'static Pace) -> News {
+    news_of(kubernetes, Pages::default(), pace)
+}
+
+fn news_of(kubernetes: Kubernetes, pages: Pages, pace: &'static Pace) -> News {
     let origin = Origin::Kubernetes(kubernetes.clone());
-    let source = Source { origin, pages: Pages::default(), role: Role::Both };
+    let source = Source { origin, pages, role: Role::Both };
     News::of(|teller| async move { watch(&kubernetes, &source, teller, pace).await })
 }
 

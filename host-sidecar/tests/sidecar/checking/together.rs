@@ -136,8 +136,12 @@ fn a_choice_of_worker_in_istio_needs_a_cluster_that_heeds_it() {
     });
     let picks = picks.collect::<Vec<_>>().join("\n---\n");
     let said = said_of(&[picks.clone(), sidecar("llama").to_string()]);
-    let start = "warning: a, document 1: spec.pluginConfig.pools[0].pick_endpoint: no EnvoyFilter of these files";
+    let start = "warning: a, document 1: spec.pluginConfig.pools[0].pick_endpoint: 1 pools choose a worker and EnvoyFilters of these files have 0";
     assert!(matches!(&said[..], [one] if one.starts_with(start)), "{said:#?}");
     let steering = std::fs::read_to_string(super::path_of("istio-steering.yaml")).unwrap();
-    assert_eq!(said_of(&[picks, sidecar("llama").to_string(), steering]), [""; 0]);
+    assert_eq!(said_of(&[picks, sidecar("llama").to_string(), steering.clone()]), [""; 0]);
+    let shipped = istio().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n---\n");
+    let said = said_of(&[shipped, sidecar("llama").to_string(), steering]);
+    let start = "warning: c: spec.configPatches[0].patch.value: no pool of these files says `pick_endpoint: true`";
+    assert!(matches!(&said[..], [one] if one.starts_with(start)), "{said:#?}");
 }

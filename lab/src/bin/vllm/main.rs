@@ -18,6 +18,7 @@ mod page_cost;
 mod reading;
 mod scenario;
 mod stage;
+mod sweep;
 
 use page_cost::PageCost;
 use reading::Reading;
@@ -39,6 +40,8 @@ struct Figures {
     /// Requests a second that the engine answers when it is kept full.
     best_requests_per_s: f64,
     overload: Overload,
+    /// The overload behind other caps.
+    sweep: Vec<sweep::Row>,
     page_cost: PageCost,
 }
 
@@ -87,10 +90,13 @@ async fn play(programs: &Programs, installed: &engine::Installed) -> Result<Figu
     let overload = Overload { without, with };
     println!("\nside by side");
     overload.print();
+    let sweep = sweep::measure(programs, &stage, best).await?;
+    println!("\nthe same overload for {} s behind other caps, in batches of the engine", scenario::SWEEP.as_secs());
+    sweep::print(&sweep);
     println!("\na page of the engine");
     let page_cost = PageCost::measure(&stage).await?;
     page_cost.print();
-    Ok(Figures { reading, best_requests_per_s: best, overload, page_cost })
+    Ok(Figures { reading, best_requests_per_s: best, overload, sweep, page_cost })
 }
 
 async fn halfway(stage: &Stage) -> Result<Vec<String>> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use testkit::load::{Flow, Plan, Report};
+use testkit::load::{Flow, Plan, Report, Sizes};
 
 use lab::side_by_side::{Figures, Run};
 use testkit::parts::MODEL;
@@ -26,8 +26,17 @@ pub const KV_BLOCKS: usize = 40;
 const BLOCK_SIZE: usize = 128;
 
 /// Float32, since in bfloat16 small batches end the CPU backend; no prefix cache, since all prompts here begin alike.
-pub const ENGINE_FLAGS: [&str; 6] =
-    ["--load-format", "dummy", "--dtype", "float32", "--enforce-eager", "--no-enable-prefix-caching"];
+pub const ENGINE_FLAGS: [&str; 8] = [
+    "--load-format",
+    "dummy",
+    "--dtype",
+    "float32",
+    "--enforce-eager",
+    "--no-enable-prefix-caching",
+    // What carries no priority is served in the order of its arrival all the same.
+    "--scheduling-policy",
+    "priority",
+];
 
 /// Requests under way while the engine is kept full.
 pub const AT_ONCE: usize = 12;
@@ -38,11 +47,17 @@ pub const FULL: Duration = Duration::from_secs(20);
 /// Of the overload.
 pub const OVERLOAD: Duration = Duration::from_secs(40);
 
+/// Length of the overload behind each cap of the sweep.
+pub const SWEEP: Duration = Duration::from_secs(20);
+
 /// The overload in multiples of what the engine can do.
 pub const TIMES: f64 = 3.0;
 
 /// The tenant, and the lane, whose waiting matters most.
-const INTERACTIVE: &str = "interactive";
+pub const INTERACTIVE: &str = "interactive";
+
+/// The other tenant and lane.
+pub const BATCH: &str = "batch";
 
 /// Part of the requests that are interactive.
 const INTERACTIVE_SHARE: f64 = 0.6;
@@ -58,11 +73,17 @@ pub fn overload(best: f64) -> Plan {
     plan(TIMES * best, OVERLOAD, Duration::from_secs(20))
 }
 
+/// The same load for the sweep.
+pub fn sweep(best: f64) -> Plan {
+    plan(TIMES * best, SWEEP, Duration::from_secs(15))
+}
+
 fn plan(requests_per_s: f64, duration: Duration, drain: Duration) -> Plan {
-    let flow = |name: &str, share: f64, prompt_bytes, max_tokens| Flow {
+    let flow = |name: &str, share: f64, prompt_bytes: Sizes, max_tokens: Sizes| Flow {
         name: name.into(),
         tenants: vec![name.into()],
         rate_per_s: requests_per_s * share,
+        burst: 1,
         prompt_bytes,
         max_tokens,
         lane: Some(("x-sluice-lane".into(), name.into())),
@@ -77,8 +98,8 @@ fn plan(requests_per_s: f64, duration: Duration, drain: Duration) -> Plan {
         max_requests: 20_000,
         model: MODEL.into(),
         flows: vec![
-            flow(INTERACTIVE, INTERACTIVE_SHARE, 160..=320, 16..=48),
-            flow("batch", 1.0 - INTERACTIVE_SHARE, 800..=1_600, 200..=400),
+            flow(INTERACTIVE, INTERACTIVE_SHARE, (160..=320).into(), (16..=48).into()),
+            flow(BATCH, 1.0 - INTERACTIVE_SHARE, (800..=1_600).into(), (200..=400).into()),
         ],
     }
 }
@@ -94,11 +115,11 @@ pub fn completed(report: &Report) -> u64 {
 /// When the shipped policy has no pool.
 pub fn policy(policy: &mut Value) -> Result<()> {
     let tenant = |lane: &str| json!({"max_in_flight": 64, "max_lane": lane});
-    policy["tenants"] = json!({INTERACTIVE: tenant(INTERACTIVE), "batch": tenant("batch")});
+    policy["tenants"] = json!({INTERACTIVE: tenant(INTERACTIVE), BATCH: tenant(BATCH)});
     policy["lanes"] = json!([
         {"name": INTERACTIVE, "priority": 100, "reserve": {"share": 0.125}, "queue": {"max_requests": 64, "max_wait": "5s"}},
         {"name": "standard", "priority": 0},
-        {"name": "batch", "priority": -10, "queue": {"max_requests": 64, "max_wait": "15s"}},
+        {"name": BATCH, "priority": -10, "queue": {"max_requests": 64, "max_wait": "15s"}},
     ]);
     let pool = policy.pointer_mut("/pools/0").context("the shipped policy has no pool")?;
     shipped::merge(

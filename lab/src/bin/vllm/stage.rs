@@ -1,9 +1,10 @@
 //! The engine, and the shipped proxy and sidecar before it.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::parts::{self, Front, Programs};
 
 use super::engine::{Engine, Installed};
@@ -37,16 +38,17 @@ impl Stage {
             bootstrap: |_| Ok(()),
         };
         let workers = [engine.address];
-        let front = Front::start(programs, &shape, &workers, |sidecar| {
-            // Why: the page is written on the core that also computes, so it may be late.
-            sidecar["scrape"] = json!({"interval": "100ms", "timeout": "1s", "down_after": "3s"});
-        });
-        let front = front.await?;
+        let front = Front::start(programs, &shape, &workers, slow_page).await?;
         // Why: a pool is on the state page once a request has asked for it, whatever becomes of that.
         let small = json!({"model": parts::MODEL, "messages": [{"role": "user", "content": "?"}], "max_tokens": 1});
         let url = format!("http://{}/v1/chat/completions", front.with);
         front.client.post(url).json(&small).send().await.context("the proxy has gone")?;
         Ok(Self { front, engine })
+    }
+
+    /// Address of the engine.
+    pub fn engine_address(&self) -> SocketAddr {
+        self.engine.address
     }
 
     /// The engine's own page.
@@ -78,4 +80,9 @@ impl Stage {
             tokio::time::sleep(GLANCE).await;
         }
     }
+}
+
+/// Gives the sidecar more patience with the engine's page, which is written on the core that also computes.
+pub fn slow_page(sidecar: &mut Value) {
+    sidecar["scrape"] = json!({"interval": "100ms", "timeout": "1s", "down_after": "3s"});
 }

@@ -60,6 +60,23 @@ async fn each_port_of_a_pod_is_a_worker() {
     api.list(&[pod("a", "10.0.0.7", true)]);
     let mut news = of_pool(&api);
     assert_eq!(news.addresses().await, ["10.0.0.7:8000", "10.0.0.7:8001"]);
+    api.watched().await;
+    let mut one_port = pod("a", "10.0.0.7", true);
+    one_port["metadata"]["annotations"]["inference.networking.k8s.io/active-ports"] = "8001, 8002".into();
+    api.event("MODIFIED", one_port);
+    assert_eq!(news.addresses().await, ["10.0.0.7:8001"]);
+}
+
+#[tokio::test]
+async fn several_ports_have_pages_of_their_own() {
+    let api = ApiServer::start().await;
+    api.pool(pool("llama", &[8000, 8001]));
+    api.list(&[pod("a", "10.0.0.7", true)]);
+    let metrics = Page { port: Some(9100), ..Page::default() };
+    let kubernetes = Kubernetes { objects: Objects::InferencePool("llama".into()), ..at(api.url()) };
+    let mut news = news_of(kubernetes, Pages { metrics, ..Pages::default() }, &FAST);
+    let error = news.error().await;
+    assert!(matches!(&error, LookError::Unreadable(why) if why.contains("several targetPorts")), "{error:?}");
 }
 
 #[tokio::test]
@@ -78,11 +95,18 @@ async fn a_pool_that_selects_others_is_followed_with_the_next_watch() {
 }
 
 #[tokio::test]
-async fn without_the_pool_the_last_word_stands() {
+async fn without_the_pool_its_former_workers_are_kept() {
     let api = ApiServer::start().await;
+    api.pool(pool("llama", &[8000]));
+    api.list(&[pod("a", "10.0.0.7", true)]);
     let mut news = of_pool(&api);
-    let error = news.error().await;
-    assert!(matches!(&error, LookError::Refused(why) if why.contains("404")), "{error:?}");
+    assert_eq!(news.addresses().await, ["10.0.0.7:8000"]);
+    api.watched().await;
+    api.no_pool();
+    api.end_watch();
+    let lost = news.next().await;
+    assert!(matches!(&lost.error, Some(LookError::Refused(why)) if why.contains("404")), "{lost:?}");
+    assert_eq!(lost.members, None, "nothing is said of workers");
     api.pool(pool("llama", &[]));
     let error = loop {
         match news.error().await {
@@ -94,7 +118,7 @@ async fn without_the_pool_the_last_word_stands() {
         matches!(&error, LookError::Unreadable(why) if why.contains("spec.targetPorts names no port")),
         "{error:?}"
     );
-    api.list(&[pod("a", "10.0.0.7", true)]);
+    api.list(&[pod("b", "10.0.0.8", true)]);
     api.pool(pool("llama", &[8000]));
-    assert_eq!(news.addresses_despite_errors().await, ["10.0.0.7:8000"]);
+    assert_eq!(news.addresses_despite_errors().await, ["10.0.0.8:8000"]);
 }

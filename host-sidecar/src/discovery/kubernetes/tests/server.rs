@@ -99,6 +99,11 @@ impl ApiServer {
         self.change(|inner| inner.pool = Some(pool));
     }
 
+    /// Takes the pool away.
+    pub fn no_pool(&self) {
+        self.change(|inner| inner.pool = None);
+    }
+
     /// Sets all slices, or pods, for the lists that follow; a watch that is open is sent nothing of it.
     pub fn list(&self, objects: &[Value]) {
         self.change(|inner| {
