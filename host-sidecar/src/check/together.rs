@@ -185,7 +185,7 @@ impl<'a> All<'a> {
         warnings.into_iter().for_each(|(part, path, message)| self.warn(part, path, message));
     }
 
-    /// As many clusters heed a choice of worker as pools of WasmPlugins make one, where EnvoyFilters are in the files.
+    /// Choices of worker by WasmPlugins have as many clusters that heed them, where EnvoyFilters are in the files.
     fn choices_are_heeded(&mut self) {
         let filters = self.parts.iter().filter(|part| part.kind == Kind::EnvoyFilter);
         let patches: Vec<_> =

@@ -420,7 +420,7 @@ impl WorkerNow<'_> {
 
     /// A rank's numbers; of a worker that counts as full no block is free.
     fn told_of(&self, rank: &RankReport) -> RankReport {
-        // Why only where it has reported what is used: a rank that never does would bring its blocks into the pool's sum, none of them free.
+        // Why only where it has reported what is used: a rank that never does would bring its blocks into the pool's sum, and none would be free.
         let full = rank.kv_total_blocks.filter(|_| !self.is_believed && rank.kv_used_blocks.is_some());
         RankReport { kv_used_blocks: full.or(rank.kv_used_blocks), ..rank.clone() }
     }

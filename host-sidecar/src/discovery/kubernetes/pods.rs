@@ -65,11 +65,11 @@ impl Named for Pods<'_> {
 
     fn members(&self) -> (Vec<Member>, Option<LookError>) {
         let ports = self.selected.as_ref().map(|selected| selected.ports.as_slice()).unwrap_or_default();
-        // Why nobody: each port would be a worker with the numbers of all of them.
+        // Why no worker: each port would be one with the numbers of all ports.
         if ports.len() > 1 && self.source.pages.metrics.port.is_some() {
             let name = self.pool;
             let message = format!(
-                "InferencePool {name} has several targetPorts, and `metrics.port` gives all of them one page; take it out"
+                "InferencePool {name} has several targetPorts, and `metrics.port` gives them one page; take it out"
             );
             return (Vec::new(), Some(LookError::Unreadable(message)));
         }
@@ -93,7 +93,7 @@ impl Pods<'_> {
     }
 }
 
-/// Says whether the pod serves at a port of its pool: at all of them, unless an annotation lists some.
+/// Says whether the pod serves at a port of its pool: at all ports, unless an annotation lists some.
 fn serves_at(pod: &Pod, port: u16) -> bool {
     let annotation = |name: &&str| pod.metadata.annotations.as_ref()?.get(*name);
     let Some(active) = ACTIVE_PORTS.iter().find_map(annotation) else { return true };

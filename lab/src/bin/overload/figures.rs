@@ -107,7 +107,7 @@ impl Report {
         print_lanes(&lanes);
         for (name, figures) in &all {
             if let Some(found) = &figures.long_prompts {
-                println!("\n    long prompts beside a chat, {name} the filter");
+                println!("\n    long prompts beside a chat, {name}");
                 found.print();
             }
         }
