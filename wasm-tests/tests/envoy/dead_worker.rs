@@ -116,3 +116,33 @@ async fn a_worker_that_dies_costs_no_more_than_the_requests_it_had() {
     let (_, back) = tokio::join!(callers, tokio::time::timeout(Duration::from_secs(120), story));
     drop(back.expect("the story ends"));
 }
+
+#[tokio::test]
+async fn without_a_sidecar_it_costs_no_more_either() {
+    let mut parts = Parts::start(&Programs::built().expect("programs"), &STAGE).await.expect("the shipped files");
+    let answers = Answers::default();
+    let dead = parts.workers.remove(0);
+    let callers = join_all((0..CALLERS).map(|_| answers.ask(&parts)));
+    let story = async {
+        answers.serve(50).await;
+        let sidecar = parts.sidecar.id().expect("the sidecar runs").to_string();
+        let killed = std::process::Command::new("kill").args(["-9", &sidecar]).status().expect("kill");
+        assert!(killed.success());
+        eventually("the view is too old", async || {
+            let state = parts.state().await.map_err(|error| error.to_string())?;
+            let age = state["pools"]["llama"]["view"]["age_ms"].as_u64();
+            age.filter(|age| *age > 5_000).map(drop).ok_or_else(|| format!("{age:?}"))
+        })
+        .await;
+        let before = answers.failed.load(Ordering::Relaxed);
+        let inside = running(&parts, &dead).await;
+        drop(dead);
+        answers.serve(1_000).await;
+        let failed = answers.failed.load(Ordering::Relaxed) - before;
+        let most = (CALLERS / 3 + 1).max(inside) + A_FEW;
+        assert!(failed <= most, "{failed} failed, {inside} were at the worker");
+        answers.stop.store(true, Ordering::Relaxed);
+    };
+    let (_, story) = tokio::join!(callers, tokio::time::timeout(Duration::from_secs(120), story));
+    story.expect("the story ends");
+}
