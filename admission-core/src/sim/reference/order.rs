@@ -213,11 +213,10 @@ impl Reference {
     }
 
     fn held_up_in(&self, place: usize, sight: &Sight, now: Time) -> bool {
-        let lane = self.rules().lane(place);
         let of = |view| self.saturation(view, self.listed(view, &sight.workers), &|_| false);
-        let saturation = self.fresh(sight, now).and_then(of);
-        lane.ceiling.zip(saturation).is_some_and(|(ceiling, saturation)| saturation >= ceiling)
-            || self.dispatch_budget_is_spent(place, sight, now)
+        // Why not for lanes without a ceiling: it looks at all that runs.
+        let is_at = |ceiling| self.fresh(sight, now).and_then(of).is_some_and(|saturation| saturation >= ceiling);
+        self.rules().lane(place).ceiling.is_some_and(is_at) || self.dispatch_budget_is_spent(place, sight, now)
     }
 
     /// The lowest lane that a waiter may count as: who climbs is put into its new place with the next poll.
@@ -279,13 +278,22 @@ impl Reference {
 
     /// Some waiter is in line for sure, and it and all of whom that may be said that come before it or stand beside it fit.
     fn heads_could_start(&self, sight: &Sight, now: Time) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        // Why once for all waiters: each of these looks at all that runs.
+        let lanes: Vec<(bool, bool)> = (0..self.rules().lanes.len())
+            .map(|place| (self.held_up_in(place, sight, now), self.rest_is_kept(place, sight, now)))
+            .collect();
+        let is_shut = |held_as: usize, kept_from: usize| lanes[held_as].0 || lanes[kept_from].1;
+        let by_its_lane = |facts: &Facts| {
+            let lowest = self.lowest_lane(facts, now);
+            is_shut(lowest, lowest)
+        };
         // Why of either lane: one that has climbed above the default lane may count as of that, or not.
         let climbed = |facts: &Facts| self.rules().counts_as(facts.lane, now.since(facts.arrived).0);
         let free = |facts: &Facts| self.rules().counts_freely_as(facts.lane, now.since(facts.arrived).0);
-        let in_line = |facts: &Facts| {
-            !self.held_up_by_its_lane(facts, sight, now)
-                || !self.held_up_in(climbed(facts), sight, now) && !self.rest_is_kept(free(facts), sight, now)
-        };
+        let in_line = |facts: &Facts| !by_its_lane(facts) || !is_shut(climbed(facts), free(facts));
         let perhaps = self
             .waiting
             .values()
@@ -293,7 +301,7 @@ impl Reference {
         let perhaps: Vec<_> = perhaps.map(|facts| (self.rank(facts, sight, now), facts)).collect();
         let surely = perhaps.iter().filter(|(_, facts)| {
             self.is_back_in_line(facts.tenant, now)
-                && !self.held_up_by_its_lane(facts, sight, now)
+                && !by_its_lane(facts)
                 && !self.is_held_up(facts.tenant, self.most_tokens(facts.tenant), sight)
         });
         let Some(first) = surely.map(|(rank, _)| *rank).min() else { return false };
