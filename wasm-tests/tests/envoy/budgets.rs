@@ -137,8 +137,9 @@ async fn two_proxies_share_what_the_pool_has_to_spare() {
     );
     assert_eq!((of_first, of_second), (150, 150));
     // Why no bound of the peak: what ends between an answer and a scrape may be replaced by both, so on a machine that is late more run
-    // for a moment. Why so low: each for itself they would fill twice the pool, and one that took the other's load for its own half of it.
-    assert!((70..=PLACES).contains(&median(running.clone())), "{running:?}");
+    // until these have ended, which is most of the time where all of one round end together. Why these bounds: each for itself they would fill
+    // twice the pool, and one that took the other's load for its own half of it.
+    assert!((70..=PLACES * 3 / 2).contains(&median(running.clone())), "{running:?}");
     for rig in [&first, &second] {
         rig.nothing_is_held().await;
     }
