@@ -13,6 +13,9 @@ use super::workers::Visit;
 /// The filter's reason for a request that was let in and gave way then.
 const EVICTED: &str = "evicted";
 
+/// Requests that may be lost on their way to a worker in one trouble.
+const ON_THE_WAY: usize = 3;
+
 /// What became of all requests. `sent` = `admitted` + `refused` + `left` + `lost`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Balance {
@@ -37,9 +40,9 @@ pub struct Balance {
     /// Requests that count in `failed_elsewhere`.
     #[serde(skip)]
     pub elsewhere: Vec<String>,
-    /// Troubles of workers to which one such request is put down.
+    /// Numbers of such requests, by the trouble of a worker that they are put down to.
     #[serde(skip)]
-    on_the_way: BTreeSet<usize>,
+    on_the_way: BTreeMap<usize, usize>,
     /// What does not add up.
     #[serde(skip)]
     pub faults: Vec<String>,
@@ -143,11 +146,14 @@ impl Balance {
         self.elsewhere.push(format!("{record:?} at {worker:?}"));
         if let Some(worker) = worker {
             self.faults.push(format!("request {} was lost at worker {worker}, which was well: {record:?}", record.id));
-        } else if !self.on_the_way.insert(*latest) {
-            // Why one is let by for each: its bytes may have been on the way to the worker, which never saw them.
+            return;
+        }
+        // Why some are let by: their bytes may have been on the way to the worker, which never saw them.
+        let of_trouble = self.on_the_way.entry(*latest).or_default();
+        *of_trouble += 1;
+        if *of_trouble > ON_THE_WAY {
             self.faults.push(format!(
-                "request {} is not the first that was lost on its way to a worker in that trouble: {record:?}",
-                record.id
+                "more than {ON_THE_WAY} requests were lost on their way to a worker in one trouble, such as {record:?}"
             ));
         }
     }
@@ -271,8 +277,12 @@ mod tests {
         assert_eq!(elsewhere(outcomes(), &[visit(0)]), (0, false), "that worker had it");
         assert_eq!(elsewhere(outcomes(), &[]), (1, false), "it was on its way");
         assert_eq!(elsewhere(outcomes(), &[Visit { worker: 1, ..visit(0) }]), (1, true), "another one had it");
-        let two = vec![Outcome::Lost(Loss::Status(503)), Outcome::Lost(Loss::Status(503))];
-        assert_eq!(elsewhere(two, &[]), (2, true), "one for each trouble");
+        let several = |count| vec![Outcome::Lost(Loss::Status(503)); count];
+        assert_eq!(elsewhere(several(ON_THE_WAY), &[]).0, ON_THE_WAY as u64);
+        let faults = |count| {
+            of(&history, several(count), &[]).faults.iter().filter(|fault| fault.contains("on their way")).count()
+        };
+        assert_eq!((faults(ON_THE_WAY), faults(ON_THE_WAY + 1)), (0, 1));
         history.incidents.push(Incident { kind: Kind::Trap, life: 0, from, until });
         let explained = of(&history, outcomes(), &[]);
         assert_eq!((explained.faults.len(), explained.lost, explained.failed_elsewhere), (0, 1, 0));
