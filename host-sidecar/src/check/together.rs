@@ -205,8 +205,8 @@ impl<'a> All<'a> {
         // Which cluster serves which pool is not written anywhere.
         if !patches.is_empty() && choosing.len() > heeding.len() {
             let message = format!(
-                "{} pools choose a worker and EnvoyFilters of these files have {} clusters heed that: add the shipped istio-steering.yaml for the \
-                 Service of the workers, or take this out",
+                "pools that choose a worker: {}, EnvoyFilters of these files by which a cluster heeds that: {}; add the shipped istio-steering.yaml \
+                 for the Service of the workers, or take this out",
                 choosing.len(),
                 heeding.len()
             );

@@ -136,7 +136,7 @@ fn a_choice_of_worker_in_istio_needs_a_cluster_that_heeds_it() {
     });
     let picks = picks.collect::<Vec<_>>().join("\n---\n");
     let said = said_of(&[picks.clone(), sidecar("llama").to_string()]);
-    let start = "warning: a, document 1: spec.pluginConfig.pools[0].pick_endpoint: 1 pools choose a worker and EnvoyFilters of these files have 0";
+    let start = "warning: a, document 1: spec.pluginConfig.pools[0].pick_endpoint: pools that choose a worker: 1, EnvoyFilters of these files by which a cluster heeds that: 0";
     assert!(matches!(&said[..], [one] if one.starts_with(start)), "{said:#?}");
     let steering = std::fs::read_to_string(super::path_of("istio-steering.yaml")).unwrap();
     assert_eq!(said_of(&[picks, sidecar("llama").to_string(), steering.clone()]), [""; 0]);

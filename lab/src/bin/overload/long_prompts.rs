@@ -55,7 +55,7 @@ const BREAKER: &str = "breaker";
 /// Figures of the scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct LongPrompts {
-    /// At each pace of the code.
+    /// Figures at each pace of the code.
     pub paces: Vec<AtPace>,
 }
 
