@@ -195,7 +195,8 @@ fn plan(code: f64, pace: Pace) -> Plan {
         seed: 41,
         warm_up: pace.warm_up,
         duration: pace.warm_up + window,
-        drain: Duration::from_secs(10),
+        // Why so long: the longest answers take 15 s, and one that was cut off here would count as late.
+        drain: Duration::from_secs(20),
         max_requests: 100_000,
         model: MODEL.into(),
         flows: vec![chat, code],
