@@ -265,6 +265,11 @@ pub fn act_on(context_id: u32) -> bool {
     hostcalls::set_effective_context(context_id).is_ok()
 }
 
+/// Sets how often the current root, or that of the current stream, is called. The period begins again.
+pub fn set_tick_period(period: Millis) {
+    report("set a tick period", hostcalls::set_tick_period(Duration::from_millis(period.0)));
+}
+
 /// Lets the request of the current stream go on.
 pub fn resume_request() {
     report("resume a request", hostcalls::resume_http_request());

@@ -14,23 +14,24 @@ use crate::stream::Stream;
 
 /// A stream of the filter.
 pub struct Exchange {
-    context_id: u32,
+    /// Number of the stream, and that of its root.
+    ids: (u32, u32),
     stream: Rc<RefCell<Stream>>,
     instance: Rc<Instance>,
 }
 
 impl Exchange {
-    /// A stream that begins under a policy.
-    pub fn new(context_id: u32, policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
+    /// A stream of a root that begins under the root's policy; both by their numbers in the proxy.
+    pub fn new(ids: (u32, u32), policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
         let stream = Rc::new(RefCell::new(Stream::new(policy, routes, Rc::clone(&instance))));
-        Self { context_id, stream, instance }
+        Self { ids, stream, instance }
     }
 
     /// Hands on a callback, and keeps what others may have to act on later.
     fn with<T>(&self, act: impl FnOnce(&mut Stream) -> T) -> T {
         let _moment = host::Moment::begin();
         let done = act(&mut self.stream.borrow_mut());
-        self.instance.keep(self.context_id, &self.stream);
+        self.instance.keep(self.ids, &self.stream);
         done
     }
 }

@@ -14,7 +14,7 @@ use admission_core::keys::Keys;
 use admission_core::outcome::Refusal;
 use admission_core::policy::{Policy, Pool};
 use admission_core::queue::Ticket;
-use admission_core::units::{Millis, Time};
+use admission_core::units::Time;
 use admission_core::vm::{LeaseId, Note, POLL, Progress, Started, TICK, Usage, Vm, Wake};
 
 use crate::host;
@@ -41,8 +41,8 @@ pub struct Instance {
     newest: Cell<u32>,
     /// The root and the slot that messages come to.
     registered: Cell<Option<(u32, u16)>>,
-    /// The newest root polls for those that wait.
-    polls: Cell<bool>,
+    /// Root that is called more often than the others, because requests wait.
+    poller: Cell<Option<u32>>,
     last_trouble: RefCell<String>,
     notices: Notices,
     /// No other VM has this number.
@@ -93,7 +93,7 @@ impl Instance {
             evictable: RefCell::default(),
             newest: Cell::new(0),
             registered: Cell::new(None),
-            polls: Cell::new(false),
+            poller: Cell::new(None),
             last_trouble: RefCell::default(),
             notices: Notices::default(),
             id: host::random(),
@@ -123,34 +123,47 @@ impl Instance {
         done
     }
 
-    /// Keeps a stream that waits, or that may be evicted, where root callbacks find it.
-    pub fn keep(&self, context_id: u32, stream: &Rc<RefCell<Stream>>) {
-        let kept = || (context_id, Rc::clone(stream));
-        let (ticket, lease) = (stream.borrow().ticket(), stream.borrow().evictable());
+    /// Keeps a stream that waits, or that may be evicted, where root callbacks find it. In a callback of that stream.
+    pub fn keep(&self, (context_id, root): (u32, u32), stream: &Rc<RefCell<Stream>>) {
+        let ticket = stream.borrow().ticket();
         if let Some(ticket) = ticket
-            && self.waiting.borrow_mut().insert(ticket, kept()).is_none()
+            && self.waiting.borrow_mut().insert(ticket, (context_id, Rc::clone(stream))).is_none()
+            && self.poller.get().is_none()
         {
-            self.hasten();
+            // Why here: the host sets the period of the root to which the current stream belongs, and that root lives as long
+            // as the stream. Why only once: every call starts the period again.
+            self.poller.set(Some(root));
+            host::set_tick_period(POLL);
         }
+        self.keep_evictable(context_id, stream);
+    }
+
+    fn keep_evictable(&self, context_id: u32, stream: &Rc<RefCell<Stream>>) {
+        let lease = stream.borrow().evictable();
         if let Some(lease) = lease {
-            self.evictable.borrow_mut().insert(lease, kept());
+            self.evictable.borrow_mut().insert(lease, (context_id, Rc::clone(stream)));
         }
     }
 
-    /// Calls the newest root, which alone can set how often it is called.
-    fn hasten(&self) {
-        if let (false, Some((_, slot))) = (self.polls.get(), self.registered.get()) {
-            self.wakes.send(&self.keys, &[Wake { slot, note: Note::Start("".into()) }]);
+    /// Has a root that has just been called, and is the one that the proxy acts on, called as often as those that wait need.
+    pub fn pace(&self, root: u32) {
+        let waits = self.vm.borrow().waiting() > 0;
+        let (poller, period) = match self.poller.get() {
+            None if waits => (Some(root), POLL),
+            Some(poller) if poller == root && !waits => (None, TICK),
+            _ => return,
+        };
+        if host::act_on(root) {
+            self.poller.set(poller);
+            host::set_tick_period(period);
         }
     }
 
-    /// How long until a root is to be called again, which has just been.
-    pub fn pace(&self, context_id: u32) -> Millis {
-        let polls = context_id == self.newest.get() && self.vm.borrow().waiting() > 0;
-        if context_id == self.newest.get() {
-            self.polls.set(polls);
+    /// Notes that the proxy has dropped a root. If it was the one that polls, the next that ticks will be.
+    pub fn root_is_gone(&self, root: u32) {
+        if self.poller.get() == Some(root) {
+            self.poller.set(None);
         }
-        if polls { POLL } else { TICK }
     }
 
     /// Whether this root is that of the newest configuration.
@@ -245,7 +258,7 @@ impl Instance {
             match kept {
                 Some((context_id, stream)) if host::act_on(context_id) => {
                     stream.borrow_mut().start(admission, waited);
-                    self.keep(context_id, &stream);
+                    self.keep_evictable(context_id, &stream);
                 }
                 // A stream that the proxy has ended without telling gives back what it gets.
                 _ => self.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now())),

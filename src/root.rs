@@ -4,11 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use admission_core::policy::{Plugin, Policy};
-use admission_core::units::{Millis, Time};
+use admission_core::units::Time;
 use admission_core::vm::TICK;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
-use std::time::Duration;
 
 use crate::control::{ControlStream, Desk};
 use crate::host::{self, State};
@@ -22,8 +21,6 @@ use crate::routes::Routes;
 pub struct Root {
     context_id: u32,
     role: Role,
-    /// How often it is called.
-    pace: Millis,
 }
 
 #[derive(Default)]
@@ -35,6 +32,8 @@ enum Role {
 }
 
 struct Filter {
+    /// Number of the root.
+    id: u32,
     policy: Rc<Policy>,
     routes: Rc<Routes>,
     instance: Rc<Instance>,
@@ -59,18 +58,7 @@ impl Filter {
 impl Root {
     /// A root that the proxy knows by this number.
     pub fn new(context_id: u32) -> Self {
-        Self { context_id, role: Role::Unconfigured, pace: TICK }
-    }
-
-    /// Has itself called as often as those that wait here need.
-    fn set_pace(&mut self) {
-        let Role::Filter(filter) = &self.role else { return };
-        let pace = filter.instance.pace(self.context_id);
-        // Streams may have been acted on since.
-        if pace != self.pace && host::act_on(self.context_id) {
-            self.pace = pace;
-            self.set_tick_period(Duration::from_millis(pace.0));
-        }
+        Self { context_id, role: Role::Unconfigured }
     }
 }
 
@@ -78,6 +66,7 @@ impl Root {
 impl Drop for Filter {
     fn drop(&mut self) {
         self.instance.metrics.flush();
+        self.instance.root_is_gone(self.id);
     }
 }
 
@@ -104,8 +93,9 @@ impl RootContext for Root {
                 let (policy, routes, gauged) = (Rc::new(*policy), Rc::default(), Cell::default());
                 let instance = Instance::of(&policy, host::root_id(), self.context_id);
                 host::declare_state(&instance.decisions, State::Object);
-                self.role = Role::Filter(Filter { policy, routes, instance, told: false, gauged, puller });
-                self.set_tick_period(Duration::from_millis(TICK.0));
+                self.role =
+                    Role::Filter(Filter { id: self.context_id, policy, routes, instance, told: false, gauged, puller });
+                host::set_tick_period(TICK);
                 true
             }
             Ok(Plugin::Control(control)) => {
@@ -125,27 +115,30 @@ impl RootContext for Root {
         if let Role::Filter(filter) = &mut self.role {
             // First, while this root is the one that the proxy acts on.
             filter.pull(self.context_id);
-            let Filter { policy, routes, instance, told, gauged, puller: _ } = filter;
+            let Filter { id: _, policy, routes, instance, told, gauged, puller: _ } = filter;
             if !std::mem::replace(told, true) {
                 instance.renew(policy, routes);
             }
             instance.tick(self.context_id, policy, gauged);
-            self.set_pace();
+            instance.pace(self.context_id);
         }
     }
 
     fn on_queue_ready(&mut self, queue: u32) {
         if let Role::Filter(Filter { instance, .. }) = &self.role {
             instance.woken(queue);
-            self.set_pace();
+            instance.pace(self.context_id);
         }
     }
 
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
         match &self.role {
-            Role::Filter(Filter { policy, routes, instance, .. }) => {
-                Some(Box::new(Exchange::new(id, Rc::clone(policy), Rc::clone(routes), Rc::clone(instance))))
-            }
+            Role::Filter(Filter { policy, routes, instance, .. }) => Some(Box::new(Exchange::new(
+                (id, self.context_id),
+                Rc::clone(policy),
+                Rc::clone(routes),
+                Rc::clone(instance),
+            ))),
             Role::Control(desk) => Some(Box::new(ControlStream::new(Rc::clone(desk)))),
             Role::Unconfigured => None,
         }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use wasm_tests::bootstrap::PLUGIN;
 use wasm_tests::caller::chat;
 use wasm_tests::line::{order, queues, send, waiting};
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of, text_of};
@@ -69,6 +70,34 @@ async fn a_spent_bucket_queues() {
     let last = advice.last().copied().unwrap_or_default();
     let least = 1_400 + 200 * (advice.len() as u64 - 1) / 2;
     assert!(last >= least, "{advice:?}: those who wait are served for 1.5 s, then one in 200 ms");
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// Forty a second start one by one, 25 ms apart, though the filter ticks every 100 ms while none waits: also in the second
+/// crowd, before which the ticks have become rare again, and in a third that comes after a change of the configuration.
+#[tokio::test]
+async fn each_starts_when_the_rate_allows_it_and_not_at_the_next_tick() {
+    let mut rig = Rig::start(setup(json!({"rate": 40, "burst": 1}))).await;
+    for round in 0..3 {
+        let answers = join_all((0..24).map(|_| post(&rig, "acme"))).await;
+        let mut waits: Vec<u64> = answers.iter().filter(|answer| answer.status() == 200).map(waited).collect();
+        assert_eq!(waits.len(), 24, "all within 0.6 s");
+        waits.sort_unstable();
+        let mut gaps: Vec<u64> = waits.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        gaps.sort_unstable();
+        assert!(gaps[gaps.len() / 2] >= 25 / 4, "round {round}: several start together: {waits:?}");
+        waiting(&rig, 0).await;
+        if round == 1 {
+            rig.reconfigure(|policy| policy["pools"][0]["max_in_flight"] = json!(63));
+            eventually("the change is taken over", async || {
+                let updates =
+                    rig.envoy.stat(&format!("extension_config_discovery.http_filter.{PLUGIN}.update_success")).await;
+                (updates == Ok(2)).then_some(()).ok_or(format!("{updates:?}"))
+            })
+            .await;
+        }
+    }
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }
