@@ -8,6 +8,10 @@ use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
 use admission_core::answer::Answer;
+use admission_core::arrival::RequestAttributes;
+use admission_core::headers::Headers;
+use admission_core::routes::ROUTE_METADATA;
+use admission_core::tags::Tags;
 use admission_core::units::{Millis, Time};
 use proxy_wasm::hostcalls;
 use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status};
@@ -84,35 +88,35 @@ pub fn root_id() -> String {
     String::from_utf8_lossy(&id).into_owned()
 }
 
-/// A value in the request's dynamic metadata: the namespace of the filter that set it, then keys.
-pub fn dynamic_metadata(path: &[String]) -> Option<Vec<u8>> {
-    let whole = ["metadata", "filter_metadata"].into_iter().chain(path.iter().map(String::as_str)).collect();
-    hostcalls::get_property(whole).ok().flatten()
-}
+/// Attributes of the request whose headers the current callback brings.
+pub struct Attributes;
 
-/// The first URI among the names in the certificate of the caller's connection.
-pub fn peer_uri() -> Option<String> {
-    let uri = hostcalls::get_property(vec!["connection", "uri_san_peer_certificate"]).ok().flatten()?;
-    String::from_utf8(uri).ok()
-}
+impl RequestAttributes for Attributes {
+    fn dynamic_metadata(&self, path: &[String]) -> Option<Vec<u8>> {
+        let whole = ["metadata", "filter_metadata"].into_iter().chain(path.iter().map(String::as_str)).collect();
+        hostcalls::get_property(whole).ok().flatten()
+    }
 
-/// Name of the route that the proxy has chosen.
-pub fn route_name() -> Option<String> {
-    text_property(&["xds", "route_name"])
-}
+    fn peer_uri(&self) -> Option<String> {
+        let uri = hostcalls::get_property(vec!["connection", "uri_san_peer_certificate"]).ok().flatten()?;
+        String::from_utf8(uri).ok()
+    }
 
-/// Name of the virtual host that the proxy has chosen.
-pub fn virtual_host_name() -> Option<String> {
-    text_property(&["xds", "virtual_host_name"])
-}
+    fn route_metadata(&self) -> Option<Vec<u8>> {
+        match hostcalls::get_property(vec!["xds", "route_metadata", "filter_metadata", ROUTE_METADATA]) {
+            Ok(pairs) => pairs,
+            // The proxy cannot put a null into pairs.
+            Err(Status::SerializationFailure) => Some(Vec::new()),
+            Err(_) => None,
+        }
+    }
 
-/// What the route's own metadata holds for a filter, as pairs; empty where the proxy cannot put it into pairs, which it
-/// cannot with a null.
-pub fn route_metadata(filter: &str) -> Option<Vec<u8>> {
-    match hostcalls::get_property(vec!["xds", "route_metadata", "filter_metadata", filter]) {
-        Ok(pairs) => pairs,
-        Err(Status::SerializationFailure) => Some(Vec::new()),
-        Err(_) => None,
+    fn route_name(&self) -> Option<String> {
+        text_property(&["xds", "route_name"])
+    }
+
+    fn virtual_host(&self) -> Option<String> {
+        text_property(&["xds", "virtual_host_name"])
     }
 }
 
@@ -131,9 +135,9 @@ fn text_property(path: &[&str]) -> Option<String> {
     String::from_utf8(value).ok().filter(|text| !text.is_empty())
 }
 
-/// All request headers, as the proxy lays them out.
-pub fn request_headers() -> Vec<u8> {
-    headers(MapType::HttpRequestHeaders)
+/// All request headers. Only while they have not gone on.
+pub fn request_headers() -> Headers {
+    Headers::new(headers(MapType::HttpRequestHeaders))
 }
 
 fn headers(map: MapType) -> Vec<u8> {
@@ -165,6 +169,11 @@ pub fn set_request_header(name: &str, value: &str) {
     );
 }
 
+/// Puts tags on the request. Only while its headers have not gone on.
+pub fn tag(tags: &Tags<'_>) {
+    tags.each(set_request_header);
+}
+
 /// Removes every copy of a request header. Only while the headers have not gone on.
 pub fn remove_request_header(name: &str) {
     report("remove a request header", hostcalls::remove_map_value(MapType::HttpRequestHeaders, name));
@@ -188,13 +197,17 @@ fn body(buffer: BufferType, start: usize, length: usize) -> Vec<u8> {
     hostcalls::get_buffer(buffer, start, length).ok().flatten().unwrap_or_default()
 }
 
-/// All response headers, as the proxy lays them out.
-pub fn response_headers() -> Vec<u8> {
-    headers(MapType::HttpResponseHeaders)
+/// All response headers. Only while they have not gone on.
+pub fn response_headers() -> Headers {
+    Headers::new(headers(MapType::HttpResponseHeaders))
 }
 
-/// Makes these the response headers, laid out as the proxy does. Only while they have not gone on.
-pub fn set_response_headers(headers: &[u8]) {
+/// Makes these the response headers; not where they could not be read before. Only while they have not gone on.
+pub fn set_response_headers(headers: &Headers) {
+    if headers.get(":status").is_none() {
+        return;
+    }
+    let headers = headers.laid_out();
     // SAFETY: the pointer and the length are those of the slice, of which the host makes a copy.
     let status =
         unsafe { proxy_set_header_map_pairs(MapType::HttpResponseHeaders as u32, headers.as_ptr(), headers.len()) };

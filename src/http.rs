@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use admission_core::policy::Policy;
+use admission_core::routes::Routes;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
 use crate::host;
 use crate::instance::Instance;
-use crate::routes::Routes;
 use crate::stream::Stream;
 
 /// A stream of the filter.

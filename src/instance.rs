@@ -14,13 +14,13 @@ use admission_core::keys::Keys;
 use admission_core::outcome::Refusal;
 use admission_core::policy::{Policy, Pool};
 use admission_core::queue::Ticket;
+use admission_core::routes::Routes;
 use admission_core::units::Time;
 use admission_core::vm::{LeaseId, Note, POLL, Progress, Started, TICK, Usage, Vm, Wake};
 
 use crate::host;
 use crate::metrics::Metrics;
 use crate::notices::Notices;
-use crate::routes::Routes;
 use crate::store::SharedData;
 use crate::stream::{self, Stream};
 use crate::wakes::Wakes;

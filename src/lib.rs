@@ -12,12 +12,10 @@
 #[cfg(all(target_family = "wasm", not(target_feature = "simd128")))]
 compile_error!("bodies are read with vector instructions: unset RUSTFLAGS, or add -Ctarget-feature=+simd128 to it");
 
-mod arrival;
 mod control;
 mod crash;
 #[cfg(feature = "test-faults")]
 mod faults;
-mod headers;
 mod host;
 mod http;
 mod instance;
@@ -26,7 +24,6 @@ mod notices;
 mod passes;
 mod pull;
 mod root;
-mod routes;
 mod store;
 mod stream;
 mod views;

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use admission_core::policy::{Plugin, Policy};
+use admission_core::routes::Routes;
 use admission_core::units::Time;
 use admission_core::vm::TICK;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
@@ -15,7 +16,6 @@ use crate::http::Exchange;
 use crate::instance::Instance;
 use crate::passes;
 use crate::pull::Puller;
-use crate::routes::Routes;
 
 /// The root of a plugin; does nothing until it is configured.
 pub struct Root {

@@ -3,37 +3,37 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use admission_core::arrival::{self, Arrival};
 use admission_core::config::Upgrades;
 use admission_core::decide::{Ask, Rules};
 use admission_core::intake::{Asked, Intake, Next, Wait};
 use admission_core::log::Outcome;
 use admission_core::outcome::{Reason, Refusal};
 use admission_core::platform;
-use admission_core::policy::{Class, Lane, Policy, Pool};
+use admission_core::policy::{Class, Lane, Policy, Pool, Route};
 use admission_core::request::Api;
+use admission_core::routes::{Location, ROUTE_METADATA, Routes};
+use admission_core::tags::Tags;
 use admission_core::terms::Terms;
 use admission_core::units::Millis;
 use admission_core::vm::{Admission, LeaseId, Request, Spending, Usage};
 use proxy_wasm::types::Action;
 
-use crate::headers::Headers;
 use crate::instance::Instance;
 use crate::metrics::{ADMITTED, LEFT, Labels};
-use crate::routes::{Place, Routes};
 use crate::store::SharedData;
-use crate::{arrival, host, passes};
+use crate::{host, passes};
 
 mod answer;
 mod decision;
 mod passed_on;
 mod refuse;
-mod strip;
 mod turn;
 
 use answer::Answer;
 use decision::Verdict;
 pub use decision::decisions_of;
-use passed_on::{rewrite_body, tag};
+use passed_on::{rewrite_body, tags};
 use refuse::what_is_left;
 use turn::Turn;
 
@@ -44,11 +44,11 @@ pub struct Stream {
     instance: Rc<Instance>,
     phase: Phase,
     lease: Option<LeaseId>,
-    /// It may be evicted until its answer begins.
+    /// True where the request may be evicted until its answer begins.
     preemptible: bool,
     /// How long it waited for its turn; `None` where nobody waits.
     waited: Option<Millis>,
-    /// That it was admitted to.
+    /// Pool that the request was admitted to.
     pool: Option<Arc<Pool>>,
     /// Its body may still prove its admission wrong, so that is not yet counted.
     uncounted: bool,
@@ -61,7 +61,7 @@ pub struct Stream {
     is_tunnel: bool,
     /// Usage of a request whose answer is an error.
     failed: Option<Usage>,
-    /// What it was admitted as.
+    /// Labels under which the request was admitted.
     admitted_as: Option<Labels>,
     api: Api,
     /// Name of its tenant.
@@ -71,9 +71,9 @@ pub struct Stream {
     verdict: Option<Box<Verdict>>,
     /// Access logs have been left the decision.
     is_logged: bool,
-    /// What its body said, once that has been read.
+    /// Facts of the body, once all of it has been read.
     asked: Option<Asked>,
-    /// Of its tenant's record.
+    /// Key of the tenant's record.
     tenant_key: String,
 }
 
@@ -96,7 +96,7 @@ enum Entry {
 
 struct Taking {
     intake: Intake,
-    place: Place,
+    location: Location,
     /// Bytes that earlier callbacks saw and the proxy still holds.
     held: usize,
     headers_open: bool,
@@ -271,11 +271,8 @@ impl Stream {
         self.pool = Some(Arc::clone(&pool));
         taking.intake.admitted(pool);
         if taking.headers_open {
-            tag(&self.policy, &taking.intake, &lane, Some(&told));
-            arrival::tag_estimate(&ask);
-            if let Some(endpoint) = endpoint {
-                arrival::tag_endpoint(&endpoint);
-            }
+            let known = tags(&self.policy, &taking.intake, Some(&lane), Some(&told));
+            host::tag(&Tags { estimate: Some(&ask), endpoint: endpoint.as_ref(), ..known });
             self.asked_for_usage = rewrite_body(taking, &self.policy)?;
         }
         taking.headers_open = false;
@@ -359,23 +356,23 @@ impl Stream {
     /// The request's headers have come.
     pub fn request_headers(&mut self, end_of_stream: bool) -> Action {
         self.answer.expect(host::now());
-        let headers = Headers::of_request();
+        let headers = host::request_headers();
         let spoofed = arrival::spoofed(&self.policy, &headers);
-        let mut arrival = arrival::read(&self.policy, &headers, &spoofed);
+        let mut arrival = Arrival::read(&self.policy, &headers, &host::Attributes, &spoofed);
         let is_tagged = passes::is_tagged();
         if is_tagged && self.is_judged_already() {
             return Action::Continue;
         }
         // What a former pass of ours has put on is no caller's.
-        let is_platforms = is_tagged || arrival::comes_from_trusted(&self.policy);
+        let is_platforms = is_tagged || arrival::comes_from_trusted(&self.policy, &host::Attributes);
         arrival.spoofed &= !is_platforms;
         if is_platforms && arrival::has_picker(&self.policy) {
             (arrival.objectives, arrival.sub) = (Vec::new(), None);
         }
-        let place = self.routes.place(&self.policy);
-        let route = self.routes.of(&self.policy, &arrival, &place, &self.instance.metrics);
+        let location = self.routes.locate(&self.policy, &host::Attributes);
+        let route = self.route(&arrival, &location);
         let (is_tunnel, has_body_too) = (arrival::is_tunnel(&headers), arrival::has_body_too(&headers));
-        arrival::strip(&spoofed);
+        spoofed.iter().for_each(|name| host::remove_request_header(name));
         let passes = is_tunnel && route.upgrades == Some(Upgrades::Pass);
         if end_of_stream && !is_tunnel || passes || route.enabled == Some(false) {
             return Action::Continue;
@@ -392,16 +389,23 @@ impl Stream {
         let (wait, next) = (intake.wait(), intake.headers());
         let headers_open = wait != Wait::BodyHeld;
         if !headers_open {
-            arrival::tag_tenant(&self.policy, &intake.terms().tenant);
-            if !lane_needs_model {
-                arrival::tag_lane(&self.policy, intake.lane(&self.policy));
-            }
-            if let Some(pool) = intake.pool() {
-                arrival::tag_pool(pool);
-            }
+            let lane = (!lane_needs_model).then(|| intake.lane(&self.policy));
+            host::tag(&tags(&self.policy, &intake, lane, intake.pool()));
         }
-        let action = self.follow(Box::new(Taking { intake, place, held: 0, headers_open }), next);
+        let action = self.follow(Box::new(Taking { intake, location, held: 0, headers_open }), next);
         if headers_open { action } else { Action::Continue }
+    }
+
+    /// Rules of the request's route. Mistakes in the route's own metadata are logged, once for each content.
+    fn route(&self, arrival: &Arrival, location: &Location) -> Route {
+        let found = self.routes.find(&self.policy, arrival, location);
+        if found.is_unread {
+            self.instance.metrics.count_bad_route();
+        }
+        for problem in found.problems {
+            log::error!("the metadata `{ROUTE_METADATA}` of a route is left aside: {problem}");
+        }
+        found.route
     }
 
     /// The request's trailers have come, which end its body.
@@ -419,7 +423,7 @@ impl Stream {
         if self.lease.is_none() && self.would_reject().is_none() {
             return;
         }
-        let mut headers = Headers::of_answer();
+        let mut headers = host::response_headers();
         let status = headers.text(":status").unwrap_or_default().into_owned();
         if status.is_empty() || status.as_str() >= "400" {
             self.failed = Some(Usage::of_error(&host::answer_detail()));
@@ -439,7 +443,7 @@ impl Stream {
         if let Some(reason) = self.would_reject() {
             headers.set(platform::WOULD_REJECT, reason.label().to_owned());
         }
-        headers.write_to_answer();
+        host::set_response_headers(&headers);
     }
 
     /// A part of the answer has come.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::arrival::Arrival;
 use crate::control::Receiver;
 use crate::decide::Ask;
 use crate::outcome::{Reason, Refusal, Retry};
@@ -16,7 +17,7 @@ use crate::policy::{Control, Plugin, Policy, Pool, Route};
 use crate::queue::{Ticket, Waiter};
 use crate::request::Api;
 use crate::store::memory::MemoryStore;
-use crate::terms::{Arrival, Terms};
+use crate::terms::Terms;
 use crate::units::{Millis, Time, Tokens};
 use crate::usage::Served;
 use crate::vm::{Admission, Joined, LeaseId, Progress, Usage, Vm};

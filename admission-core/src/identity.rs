@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::hash;
@@ -74,7 +75,13 @@ impl ApiKeys {
         (prefix.eq_ignore_ascii_case(self.prefix.as_bytes()) && !key.trim_ascii().is_empty()).then_some(key)
     }
 
-    /// The tenant of a key. Every key is compared to its last byte, so the time taken tells nothing of them.
+    /// The tenant whose key a value of the header carries.
+    #[must_use]
+    pub fn tenant_of(&self, value: &[u8]) -> Option<&str> {
+        self.tenant(&Sha256::digest(self.key(value)?).into())
+    }
+
+    /// The tenant of a key's digest. Every key is compared to its last byte, so the time taken tells nothing of them.
     #[must_use]
     pub fn tenant(&self, digest: &[u8; 32]) -> Option<&str> {
         let mut found = None;

@@ -10,12 +10,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::arrival::Arrival;
 use crate::decide::{Ask, fits_ever};
 use crate::estimate::{Estimates, Estimator};
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::policy::{Class, Lane, Policy, Pool};
 use crate::request::{Api, Broken, Changes, Scanner, Slots};
-use crate::terms::{Arrival, Terms};
+use crate::terms::Terms;
 use crate::units::Tokens;
 
 mod asked;

@@ -8,6 +8,7 @@
 )]
 
 pub mod answer;
+pub mod arrival;
 pub mod budget;
 pub mod config;
 pub mod control;
@@ -20,6 +21,7 @@ mod examples;
 pub mod forecast;
 pub mod gather;
 pub mod hash;
+pub mod headers;
 pub mod identity;
 pub mod intake;
 pub mod keys;
@@ -34,10 +36,13 @@ pub mod problem;
 pub mod queue;
 pub mod record;
 pub mod route_metadata;
+pub mod routes;
 pub mod saturation;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod store;
+pub mod strip;
+pub mod tags;
 pub mod terms;
 pub mod unnamed;
 pub mod view;

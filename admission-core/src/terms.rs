@@ -2,76 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::arrival::Arrival;
 use crate::config::{Mode, Upgrades};
-use crate::ledger::SubFlow;
-use crate::policy::{Lane, Limits, Place, Policy, Pool, Route, RuleSays};
-use crate::request::Api;
-use crate::units::Millis;
-
-/// A request as its headers describe it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// Name of its tenant.
-    pub tenant: String,
-    /// Nothing says who sends it, but it has a key that is no tenant's.
-    pub wrong_key: bool,
-    /// Tier that a source names, where the tenant is not listed.
-    pub tier: Option<String>,
-    /// Name of the lane it asks for.
-    pub asked_lane: Option<String>,
-    /// Names of the objectives it asks for, the first one that is known goes.
-    pub objectives: Vec<String>,
-    /// See [`crate::request::plain_path`].
-    pub path: String,
-    /// By its path.
-    pub api: Api,
-    /// Size of its body in bytes, if the headers tell.
-    pub body_bytes: Option<u64>,
-    /// Its headers say that its body is encoded, so perhaps nothing in it can be read.
-    pub encoded: bool,
-    /// True where the headers say that the body is JSON, or do not say what it is.
-    pub says_json: bool,
-    /// It carries headers that only the platform may set, other than a lane asked for.
-    pub spoofed: bool,
-    /// How soon its caller wants the first token, see [`Arrival::deadline`].
-    pub ttft_deadline: Option<Millis>,
-    /// It is to be refused rather than to wait in a queue.
-    pub no_queue: bool,
-    /// Part of its tenant's requests that its fairness header names, where the policy reads one.
-    pub sub: Option<SubFlow>,
-}
-
-impl Arrival {
-    /// What a header says of how soon the first token is wanted: milliseconds, a fraction of which is left out. `None` for
-    /// anything else, and for less than one.
-    ///
-    /// ```
-    /// use admission_core::terms::Arrival;
-    /// use admission_core::units::Millis;
-    ///
-    /// assert_eq!(Arrival::deadline("1500.5"), Some(Millis(1500)));
-    /// assert_eq!(Arrival::deadline("soon"), None);
-    /// ```
-    #[must_use]
-    pub fn deadline(text: &str) -> Option<Millis> {
-        let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-        let whole = (digits(whole) && digits(fraction)).then(|| whole.parse().ok()).flatten();
-        whole.filter(|millis| *millis > 0).map(Millis)
-    }
-
-    /// The request as one of the API that its route names, where that names one.
-    #[must_use]
-    pub fn on(self, route: &Route) -> Self {
-        Self { api: route.api.unwrap_or(self.api), ..self }
-    }
-
-    /// Where it is, on a route of which the proxy has told names or not.
-    #[must_use]
-    pub fn place<'a>(&'a self, route_name: Option<&'a str>, virtual_host: Option<&'a str>) -> Place<'a> {
-        Place { route_name, virtual_host, path: &self.path, spoofed: self.spoofed }
-    }
-}
+use crate::policy::{Lane, Limits, Policy, Pool, Route, RuleSays};
 
 /// What one request is held to.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,9 @@
 use admission_core::answer::push_number;
 use admission_core::decide::Ask;
 use admission_core::estimate::Observed;
+use admission_core::headers::Headers;
 use admission_core::policy::Pool;
+use admission_core::strip::Strip;
 use admission_core::units::{Millis, Time, Tokens};
 use admission_core::usage::{AnswerReader, Form, Served};
 use admission_core::vm::{LeaseId, Lesson, Sent, Unserved, Usage};
@@ -11,8 +13,6 @@ use admission_core::vm::{LeaseId, Lesson, Sent, Unserved, Usage};
 use proxy_wasm::types::Action;
 
 use super::Stream;
-use super::strip::Strip;
-use crate::headers::Headers;
 use crate::host;
 use crate::metrics::Histogram;
 use crate::store::SharedData;
@@ -132,7 +132,12 @@ impl Stream {
         if end && self.answer.first_output.is_some() {
             self.answer.last_byte = Some(host::now());
         }
-        self.answer.strip.as_mut().map_or(Action::Continue, |strip| strip.take(&bytes, size, end))
+        let Some(strip) = &mut self.answer.strip else { return Action::Continue };
+        let edit = strip.take(&bytes, size, end);
+        if let Some(bytes) = edit.replace {
+            host::replace_response_body(size, &bytes);
+        }
+        if edit.goes_on { Action::Continue } else { Action::Pause }
     }
 
     /// The answer has begun, so its worker has read the prompt.
@@ -153,8 +158,10 @@ impl Stream {
     /// The answer's trailers have come, which end its body.
     pub(super) fn answer_has_trailers(&mut self) {
         self.answer.last_byte = Some(host::now());
-        if let Some(strip) = &mut self.answer.strip {
-            strip.end();
+        if let Some(strip) = &mut self.answer.strip
+            && let Some(bytes) = strip.end()
+        {
+            host::replace_response_body(strip.left(), &bytes);
         }
     }
 

@@ -2,20 +2,31 @@
 
 use std::sync::Arc;
 
+use admission_core::arrival::has_picker;
 use admission_core::intake::Intake;
 use admission_core::outcome::{Detail, Reason, Refusal, Retry};
 use admission_core::policy::{Lane, Policy, Pool};
 use admission_core::request::rewritten;
+use admission_core::tags::Tags;
 
 use super::Taking;
-use crate::{arrival, host};
+use crate::host;
 
-/// Tells the worker, and the proxy's routes, all that is known of a request.
-pub(super) fn tag(policy: &Policy, intake: &Intake, lane: &Lane, pool: Option<&Arc<Pool>>) {
-    arrival::tag_tenant(policy, &intake.terms().tenant);
-    arrival::tag_lane(policy, lane);
-    if let Some(pool) = pool {
-        arrival::tag_pool(pool);
+/// Tags of a request as far as its intake knows them.
+pub(super) fn tags<'a>(
+    policy: &Policy,
+    intake: &'a Intake,
+    lane: Option<&'a Arc<Lane>>,
+    pool: Option<&'a Arc<Pool>>,
+) -> Tags<'a> {
+    Tags {
+        tenant: &intake.terms().tenant,
+        lane: lane.map(|lane| &**lane),
+        pool: pool.map(|pool| &**pool),
+        estimate: None,
+        endpoint: None,
+        would_reject: None,
+        for_picker: has_picker(policy),
     }
 }
 

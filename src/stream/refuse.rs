@@ -5,13 +5,14 @@ use admission_core::budget::{Budgets, Rates};
 use admission_core::log::Outcome;
 use admission_core::outcome::{Detail, Refusal};
 use admission_core::request::Api;
+use admission_core::tags::Tags;
 use admission_core::vm::Usage;
 use proxy_wasm::types::Action;
 
-use super::passed_on::tag;
+use super::passed_on::tags;
 use super::{Phase, Stream, Taking, labels};
+use crate::host;
 use crate::store::SharedData;
-use crate::{arrival, host};
 
 impl Stream {
     /// Refuses, or in shadow only says so.
@@ -22,9 +23,6 @@ impl Stream {
         let lane = intake.lane(&self.policy);
         let labels = labels(intake, intake.pool(), lane);
         if intake.terms().in_shadow() {
-            if taking.headers_open {
-                tag(&self.policy, intake, lane, intake.pool());
-            }
             let pool = intake.pool();
             let limits = &intake.terms().limits;
             let passes = limits.may_be_waited_for(refused.reason)
@@ -34,11 +32,12 @@ impl Stream {
                 Outcome::WouldWait
             } else {
                 self.instance.metrics.count_would_reject(&labels, refused.reason);
-                if taking.headers_open {
-                    arrival::tag_would_reject(refused.reason.label());
-                }
                 Outcome::WouldReject
             };
+            if taking.headers_open {
+                let would_reject = (outcome == Outcome::WouldReject).then_some(refused.reason);
+                host::tag(&Tags { would_reject, ..tags(&self.policy, intake, Some(lane), pool) });
+            }
             self.note_verdict(outcome, labels, Some(refused));
             self.release_as(Usage::Refused);
             self.phase = Phase::Passing;

@@ -8,6 +8,7 @@ use admission_core::log::Outcome;
 use admission_core::outcome::{Detail, Reason, Refusal, Retry};
 use admission_core::policy::{Policy, Pool};
 use admission_core::queue::{Ticket, Waiter};
+use admission_core::routes::Routes;
 use admission_core::terms::Terms;
 use admission_core::units::{Millis, Time};
 use admission_core::vm::{Admission, Joined, LeaseId, Usage};
@@ -16,7 +17,6 @@ use proxy_wasm::types::Action;
 use super::{Entry, Phase, Stream, Taking, labels};
 use crate::host;
 use crate::metrics::ADMITTED;
-use crate::routes::Routes;
 use crate::store::SharedData;
 
 /// A place in line.
@@ -150,8 +150,8 @@ impl Stream {
             return None;
         };
         (self.policy, self.routes) = (Rc::clone(policy), Rc::clone(routes));
-        let route = routes.of(policy, taking.intake.arrival(), &taking.place, &self.instance.metrics);
-        let terms = Terms::of(policy, taking.intake.arrival(), &route);
+        let arrival = taking.intake.arrival();
+        let terms = Terms::of(policy, arrival, &self.route(arrival, &taking.location));
         let ticket = turn.ticket;
         let renewed = match taking.intake.renew(terms, policy) {
             Some((ask, pool)) => {

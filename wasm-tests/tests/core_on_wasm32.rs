@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use admission_core::arrival::Arrival;
 use admission_core::decide::Rules;
 use admission_core::estimate::Unlearned;
 use admission_core::intake::{Intake, Next};
@@ -14,7 +15,7 @@ use admission_core::outcome::Reason;
 use admission_core::policy::{Plugin, Policy, Route};
 use admission_core::request::Api;
 use admission_core::store::{self, Conflict, Store, Version};
-use admission_core::terms::{Arrival, Terms};
+use admission_core::terms::Terms;
 use admission_core::units::{Time, Tokens};
 use admission_core::vm::{LeaseId, Request, Usage, Vm};
 use wasm_bindgen_test::wasm_bindgen_test;

@@ -1,8 +1,11 @@
 use serde_json::json;
 
 use super::*;
+use crate::arrival::Arrival;
 use crate::budget::Rate;
-use crate::policy::{Cap, Plugin};
+use crate::policy::{Cap, Place, Plugin};
+use crate::request::Api;
+use crate::units::Millis;
 
 fn policy() -> Policy {
     parsed(&policy_json())

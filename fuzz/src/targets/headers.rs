@@ -11,12 +11,13 @@
 
 use std::sync::OnceLock;
 
+use admission_core::arrival::Arrival;
 use admission_core::identity::{UriName, tenant_name};
 use admission_core::keys::{in_record, other_place};
 use admission_core::pairs;
 use admission_core::policy::{Plugin, Policy, Route};
 use admission_core::request::{Api, plain_path};
-use admission_core::terms::{Arrival, Terms};
+use admission_core::terms::Terms;
 use admission_core::usage::Form;
 
 use crate::proxy;

@@ -1,0 +1,100 @@
+//! Headers that are put on a request: for its worker, for the proxy's routes and for an endpoint picker.
+
+use crate::decide::Ask;
+use crate::endpoint::Endpoint;
+use crate::outcome::Reason;
+use crate::platform;
+use crate::policy::{Lane, Pool};
+
+/// Facts that a request is tagged with, as far as they are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Tags<'a> {
+    /// Name of the tenant that sends it.
+    pub tenant: &'a str,
+    /// Lane that it is in.
+    pub lane: Option<&'a Lane>,
+    /// Pool that it goes to.
+    pub pool: Option<&'a Pool>,
+    /// Tokens that it was taken for.
+    pub estimate: Option<&'a Ask>,
+    /// Worker that the proxy's cluster is to take.
+    pub endpoint: Option<&'a Endpoint>,
+    /// Reason for which it would have been refused, were it not in shadow.
+    pub would_reject: Option<Reason>,
+    /// True where an endpoint picker of the same chain reads its own headers.
+    pub for_picker: bool,
+}
+
+impl Tags<'_> {
+    /// Calls `set` with the name and the value of each header.
+    pub fn each(&self, mut set: impl FnMut(&'static str, &str)) {
+        set(platform::TENANT, self.tenant);
+        if self.for_picker {
+            platform::FAIRNESS.iter().for_each(|header| set(header, self.tenant));
+        }
+        if let Some(lane) = self.lane {
+            set(platform::LANE, &lane.name);
+            set(platform::PRIORITY, &lane.priority.to_string());
+            if self.for_picker {
+                platform::OBJECTIVE.iter().for_each(|header| set(header, &lane.name));
+            }
+        }
+        if let Some(pool) = self.pool {
+            set(platform::POOL, &pool.name);
+        }
+        if let Some(estimate) = self.estimate {
+            set(platform::PROMPT_TOKENS, &estimate.prompt.0.to_string());
+            set(platform::OUTPUT_TOKENS, &estimate.output.0.to_string());
+        }
+        if let Some(endpoint) = self.endpoint {
+            set(platform::ENDPOINT, &endpoint.header);
+        }
+        if let Some(reason) = self.would_reject {
+            set(platform::WOULD_REJECT, reason.label());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::policy::Plugin;
+    use crate::units::Tokens;
+
+    #[test]
+    fn each_thing_known_has_its_headers_and_a_picker_its_own() {
+        let json = json!({"lanes": [{"name": "chat", "priority": 7}], "pools": [{"name": "p", "max_in_flight": 9}]});
+        let Ok(Plugin::Filter(policy)) = Plugin::parse(json.to_string().as_bytes()) else { panic!("{json}") };
+        let written = |tags: Tags<'_>| {
+            let mut written = String::new();
+            tags.each(|name, value| written += &format!("{name}: {value}\n"));
+            written
+        };
+        let tenant = Tags {
+            tenant: "acme",
+            lane: None,
+            pool: None,
+            estimate: None,
+            endpoint: None,
+            would_reject: None,
+            for_picker: false,
+        };
+        assert_eq!(written(tenant), "x-sluice-tenant: acme\n");
+        let (lane, pool) = (policy.lanes().next(), policy.only_pool().map(|pool| &**pool));
+        let ask = Ask { prompt: Tokens(30), output: Tokens(2), ..Ask::default() };
+        let all = Tags { lane, pool, estimate: Some(&ask), would_reject: Some(Reason::KvBlocks), ..tenant };
+        assert_eq!(
+            written(all),
+            "x-sluice-tenant: acme\nx-sluice-lane: chat\nx-sluice-priority: 7\nx-sluice-pool: p\n\
+             x-sluice-prompt-tokens: 30\nx-sluice-output-tokens: 2\nx-sluice-would-reject: kv_blocks\n"
+        );
+        assert_eq!(
+            written(Tags { lane, for_picker: true, ..tenant }),
+            "x-sluice-tenant: acme\nx-llm-d-inference-fairness-id: acme\nx-gateway-inference-fairness-id: acme\n\
+             x-sluice-lane: chat\nx-sluice-priority: 7\nx-llm-d-inference-objective: chat\n\
+             x-gateway-inference-objective: chat\n"
+        );
+    }
+}
