@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use admission_core::answer::Answer;
 use admission_core::arrival::RequestAttributes;
 use admission_core::headers::Headers;
+use admission_core::metrics::Kind;
 use admission_core::routes::ROUTE_METADATA;
 use admission_core::tags::Tags;
 use admission_core::units::{Millis, Time};
@@ -348,19 +349,14 @@ pub fn dice() -> u32 {
     random() as u32
 }
 
-/// Defines a counter; `None` if the host will not.
-pub fn define_counter(name: &str) -> Option<u32> {
-    hostcalls::define_metric(MetricType::Counter, name).ok()
-}
-
-/// Defines a gauge; `None` if the host will not.
-pub fn define_gauge(name: &str) -> Option<u32> {
-    hostcalls::define_metric(MetricType::Gauge, name).ok()
-}
-
-/// Defines a histogram; `None` if the host will not.
-pub fn define_histogram(name: &str) -> Option<u32> {
-    hostcalls::define_metric(MetricType::Histogram, name).ok()
+/// Defines a metric; `None` where the host will not.
+pub fn define_metric(kind: Kind, name: &str) -> Option<u32> {
+    let kind = match kind {
+        Kind::Counter => MetricType::Counter,
+        Kind::Gauge => MetricType::Gauge,
+        Kind::Histogram => MetricType::Histogram,
+    };
+    hostcalls::define_metric(kind, name).ok()
 }
 
 /// Adds to a counter, which the host does for no less than one.

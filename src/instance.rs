@@ -19,7 +19,7 @@ use admission_core::units::Time;
 use admission_core::vm::{LeaseId, Note, POLL, Progress, Started, TICK, Usage, Vm, Wake};
 
 use crate::host;
-use crate::metrics::Metrics;
+use crate::metrics::Meters;
 use crate::notices::Notices;
 use crate::store::SharedData;
 use crate::stream::{self, Stream};
@@ -32,7 +32,7 @@ type Kept = (u32, Rc<RefCell<Stream>>);
 pub struct Instance {
     vm: RefCell<Vm>,
     /// Its counters and gauges.
-    pub metrics: Metrics,
+    pub metrics: Meters,
     keys: Keys,
     wakes: Wakes,
     waiting: RefCell<BTreeMap<Ticket, Kept>>,
@@ -86,7 +86,7 @@ impl Instance {
     fn new(policy: &Policy, decisions: String) -> Self {
         Self {
             vm: RefCell::new(Vm::new(policy.keys.clone())),
-            metrics: Metrics::default(),
+            metrics: Meters::default(),
             keys: policy.keys.clone(),
             wakes: Wakes::default(),
             waiting: RefCell::default(),
@@ -196,9 +196,11 @@ impl Instance {
         self.report(result.err().map(|error| error.to_string()).unwrap_or_default());
         if now.since(gauged.get()) >= TICK {
             gauged.set(now);
-            self.metrics.record_pools(policy, self.vm.borrow().members(), now);
+            self.metrics.with(|metrics| metrics.record_pools(policy, &SharedData, self.vm.borrow().members(), now));
             let slot = self.vm.borrow().slot();
-            slot.into_iter().for_each(|slot| self.metrics.record_memory(slot));
+            if let Some(slot) = slot {
+                self.metrics.with(|metrics| metrics.record_memory(slot, host::memory_bytes()));
+            }
             // Why one VM alone: all see the same views.
             let first = self.vm.borrow().members().iter().map(|member| member.holder.slot).min();
             if slot.is_some() && slot == first {
@@ -210,7 +212,8 @@ impl Instance {
             let progress = self.vm(|vm| vm.poll(&SharedData, now));
             self.carry_out(progress);
         }
-        self.metrics.count_together(self.vm(Vm::take_counted_together));
+        let together = self.vm(Vm::take_counted_together);
+        self.metrics.with(|metrics| metrics.count_together(together));
         self.metrics.flush();
     }
 

@@ -20,9 +20,9 @@ use admission_core::vm::{Admission, LeaseId, Request, Spending, Usage};
 use proxy_wasm::types::Action;
 
 use crate::instance::Instance;
-use crate::metrics::{ADMITTED, LEFT, Labels};
 use crate::store::SharedData;
 use crate::{host, passes};
+use admission_core::metrics::{ADMITTED, LEFT, Labels, Metrics};
 
 mod answer;
 mod decision;
@@ -225,7 +225,7 @@ impl Stream {
 
     fn count_fallback(&self, taking: &Taking, refusing: &Arc<Pool>, reason: Reason) {
         let refusing = labels(&taking.intake, Some(refusing), taking.intake.lane(&self.policy));
-        self.instance.metrics.count_fallback(&refusing, reason);
+        self.instance.metrics.with(|metrics| metrics.count_fallback(&refusing, reason));
     }
 
     fn try_pool(&self, taking: &Taking, ask: Ask, pool: &Arc<Pool>) -> Result<Admission, Refusal> {
@@ -298,7 +298,7 @@ impl Stream {
 
     fn count_admission(&mut self) {
         if let (true, Some(labels)) = (std::mem::take(&mut self.uncounted), &self.admitted_as) {
-            self.instance.metrics.count(labels, ADMITTED);
+            self.instance.metrics.with(|metrics| metrics.count(labels, ADMITTED));
         }
     }
 
@@ -342,7 +342,7 @@ impl Stream {
     fn is_judged_already(&self) -> bool {
         let namespace = &self.policy.namespace;
         let is_judged = passes::is_judged(namespace);
-        if is_judged && self.instance.metrics.count_judged_twice() {
+        if is_judged && self.instance.metrics.with(Metrics::count_judged_twice) {
             log::error!(
                 "another filter of the namespace {namespace:?} comes before this one in its chain and has judged the request: this one \
                  lets such requests pass; give it a `namespace` of its own, or take it out"
@@ -400,7 +400,7 @@ impl Stream {
     fn route(&self, arrival: &Arrival, location: &Location) -> Route {
         let found = self.routes.find(&self.policy, arrival, location);
         if found.is_unread {
-            self.instance.metrics.count_bad_route();
+            self.instance.metrics.with(Metrics::count_bad_route);
         }
         for problem in found.problems {
             log::error!("the metadata `{ROUTE_METADATA}` of a route is left aside: {problem}");
@@ -473,8 +473,8 @@ impl Stream {
         self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
         self.instance.waits_no_more(turn.ticket);
         let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
-        self.instance.metrics.count(&labels, LEFT);
-        self.instance.metrics.record_wait(&labels, LEFT, now.since(turn.since));
+        self.instance.metrics.with(|metrics| metrics.count(&labels, LEFT));
+        self.instance.metrics.with(|metrics| metrics.record_wait(&labels, LEFT, now.since(turn.since)));
         self.waited = Some(now.since(turn.since));
         self.note_terms(taking);
         self.note_verdict(Outcome::Left, labels, None);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use admission_core::control::NotTaken;
 use admission_core::units::{Millis, Time};
 
-use crate::metrics::Metrics;
+use crate::metrics::Meters;
 
 /// The same is said again no sooner than this: whoever causes it must not fill the log.
 const QUIET: Millis = Millis(60_000);
@@ -23,24 +23,30 @@ pub const FAILED: &str = "failed";
 /// Counts views, and says what keeps one from being taken.
 #[derive(Default)]
 pub struct Views {
-    metrics: Metrics,
+    metrics: Meters,
     said: RefCell<BTreeMap<&'static str, Time>>,
 }
 
 impl Views {
     /// One was taken.
     pub fn taken(&self) {
-        self.metrics.count_view(TAKEN);
+        self.count(TAKEN);
     }
 
     /// One was not, for this reason.
     pub fn not_taken(&self, outcome: &'static str, why: &str, now: Time) {
-        self.metrics.count_view(outcome);
+        self.count(outcome);
         let mut said = self.said.borrow_mut();
         if said.get(outcome).is_none_or(|last| now.since(*last) >= QUIET) {
             said.insert(outcome, now);
             log::warn!("a view was not taken ({outcome}): {why}");
         }
+    }
+
+    fn count(&self, outcome: &str) {
+        self.metrics.with(|metrics| metrics.count_view(outcome));
+        // Why immediately: the control listener's plugin has no ticks.
+        self.metrics.flush();
     }
 }
 

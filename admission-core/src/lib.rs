@@ -28,6 +28,7 @@ pub mod keys;
 pub mod ledger;
 pub mod log;
 pub mod members;
+pub mod metrics;
 pub mod outcome;
 pub mod pairs;
 pub mod platform;

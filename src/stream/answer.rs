@@ -4,6 +4,7 @@ use admission_core::answer::push_number;
 use admission_core::decide::Ask;
 use admission_core::estimate::Observed;
 use admission_core::headers::Headers;
+use admission_core::metrics::Measured;
 use admission_core::policy::Pool;
 use admission_core::strip::Strip;
 use admission_core::units::{Millis, Time, Tokens};
@@ -14,7 +15,6 @@ use proxy_wasm::types::Action;
 
 use super::Stream;
 use crate::host;
-use crate::metrics::Histogram;
 use crate::store::SharedData;
 
 /// Of one stream of the proxy, from its request's headers to the end of its answer.
@@ -172,7 +172,7 @@ impl Stream {
         let Some(overdraft) = overdraft else { return };
         self.answer.reserved = overdraft.reserved;
         if let Some(labels) = &self.admitted_as {
-            self.instance.metrics.count_overdraft(labels, overdraft.grown);
+            self.instance.metrics.with(|metrics| metrics.count_overdraft(labels, overdraft.grown));
         }
     }
 
@@ -215,23 +215,10 @@ impl Stream {
 
     fn measure(&self, estimate: &Ask, prompt: Option<Tokens>, output: Option<Tokens>) {
         let Some(labels) = &self.admitted_as else { return };
-        let metrics = &self.instance.metrics;
-        metrics.record_of_answer(labels, Histogram::PromptTokens, prompt.unwrap_or(estimate.prompt).0);
-        if let Some(output) = output {
-            metrics.record_of_answer(labels, Histogram::OutputTokens, output.0);
-        }
-        if let Some(prompt) = prompt.filter(|prompt| prompt.0 > 0) {
-            metrics.record_estimate(labels, estimate.prompt, prompt);
-        }
-        let (Some(first), Some(ttft)) = (self.answer.first_output, self.answer.ttft()) else { return };
-        metrics.record_of_answer(labels, Histogram::Ttft, ttft.0);
-        let decode = self.answer.last_byte.unwrap_or_else(host::now).since(first).0;
-        metrics.record_of_answer(labels, Histogram::Decode, decode);
-        // The first token was there when decoding began.
-        let decoded = output.map_or(0, |output| output.0.saturating_sub(1));
-        if let Some(speed) = decoded.saturating_mul(1_000).checked_div(decode).filter(|_| decoded > 0) {
-            metrics.record_of_answer(labels, Histogram::TokensPerSecond, speed);
-        }
+        let since_first = |first: Time| self.answer.last_byte.unwrap_or_else(host::now).since(first);
+        let times = self.answer.ttft().zip(self.answer.first_output.map(since_first));
+        let measured = Measured { estimate: estimate.prompt, prompt, output, times };
+        self.instance.metrics.with(|metrics| metrics.record_answer(labels, &measured));
     }
 }
 

@@ -6,7 +6,7 @@ use admission_core::usage::{AnswerReader, Form, Served};
 
 use super::{Stream, Taking, labels};
 use crate::host;
-use crate::metrics::Labels;
+use admission_core::metrics::Labels;
 
 /// Name of the filter state in which access logs find the decisions of a plugin of this name, behind the proxy's own `wasm.`. Each value of
 /// filter state costs more than writing all of it into one.

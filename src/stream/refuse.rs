@@ -28,10 +28,10 @@ impl Stream {
             let passes = limits.may_be_waited_for(refused.reason)
                 || pool.is_some_and(|pool| pool.may_be_waited_for(refused.reason));
             let outcome = if lane.queue.is_some() && intake.could_wait() && passes {
-                self.instance.metrics.count_would_wait(&labels, refused.reason);
+                self.instance.metrics.with(|metrics| metrics.count_would_wait(&labels, refused.reason));
                 Outcome::WouldWait
             } else {
-                self.instance.metrics.count_would_reject(&labels, refused.reason);
+                self.instance.metrics.with(|metrics| metrics.count_would_reject(&labels, refused.reason));
                 Outcome::WouldReject
             };
             if taking.headers_open {
@@ -43,9 +43,9 @@ impl Stream {
             self.phase = Phase::Passing;
             return Action::Continue;
         }
-        self.instance.metrics.count(&labels, refused.reason.label());
+        self.instance.metrics.with(|metrics| metrics.count(&labels, refused.reason.label()));
         if let Detail::KeptBy(bound) = &refused.detail {
-            self.instance.metrics.count_queue_refusal(&labels, refused.reason, bound.reason);
+            self.instance.metrics.with(|metrics| metrics.count_queue_refusal(&labels, refused.reason, bound.reason));
         }
         self.note_verdict(Outcome::Refused, labels, Some(refused));
         let terms = intake.terms();

@@ -16,8 +16,8 @@ use proxy_wasm::types::Action;
 
 use super::{Entry, Phase, Stream, Taking, labels};
 use crate::host;
-use crate::metrics::ADMITTED;
 use crate::store::SharedData;
+use admission_core::metrics::ADMITTED;
 
 /// A place in line.
 pub(super) struct Turn {
@@ -49,7 +49,7 @@ impl Stream {
             }
             Joined::Waiting(ticket) => {
                 let labels = labels(&taking.intake, Some(&pool), taking.intake.lane(&self.policy));
-                self.instance.metrics.count_waiting(&labels, reason);
+                self.instance.metrics.with(|metrics| metrics.count_waiting(&labels, reason));
                 Ok(Entry::Waits(Turn { ticket, ask, pool, since: now }))
             }
         }
@@ -104,7 +104,7 @@ impl Stream {
             return;
         }
         if let Some(labels) = &self.admitted_as {
-            self.instance.metrics.record_wait(labels, ADMITTED, waited);
+            self.instance.metrics.with(|metrics| metrics.record_wait(labels, ADMITTED, waited));
         }
         self.go_on(taking);
         host::resume_request();
@@ -116,7 +116,7 @@ impl Stream {
             let waited = host::now().since(turn.since);
             self.waited = Some(waited);
             let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
-            self.instance.metrics.record_wait(&labels, refused.reason.label(), waited);
+            self.instance.metrics.with(|metrics| metrics.record_wait(&labels, refused.reason.label(), waited));
             // A worker that already answers a request whose body is held back has decided for itself.
             if self.answered {
                 self.note_answered_before(&taking, refused);
@@ -136,7 +136,7 @@ impl Stream {
         self.count_admission();
         let refused = self.instance.vm(|vm| vm.evicted(&SharedData, lease, host::now()));
         if let Some(labels) = self.admitted_as.take() {
-            self.instance.metrics.count_evicted(&labels);
+            self.instance.metrics.with(|metrics| metrics.count_evicted(&labels));
             self.note_verdict(Outcome::Evicted, labels, Some(&refused));
         }
         self.release_as(Usage::Refused);
