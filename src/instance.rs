@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use admission_core::directory::{Directory, Held};
-use admission_core::estimate::{Estimates, Estimator};
+use admission_core::estimate::Estimator;
 use admission_core::gather::gather;
 use admission_core::keys::Keys;
 use admission_core::outcome::Refusal;
@@ -55,12 +55,6 @@ pub struct Instance {
     policy_gone: Cell<bool>,
     /// Where in long texts samples are taken, which callers are not to know; another for each request. 0 before the first.
     seed: Cell<u64>,
-}
-
-impl Estimates for Instance {
-    fn of(&self, pool: &Pool, model: Option<&str>, tenant_key: &str) -> Estimator {
-        self.vm(|vm| vm.estimator(&SharedData, (pool, model), tenant_key, host::now()))
-    }
 }
 
 type Name = (String, String);
@@ -121,6 +115,11 @@ impl Instance {
         drop(vm);
         self.wakes.send(&self.keys, &wakes);
         done
+    }
+
+    /// Estimator of what a tenant's requests to a pool cost, by the model that they name if that is known.
+    pub fn estimator(&self, pool: &Pool, model: Option<&str>, tenant_key: &str) -> Estimator {
+        self.vm(|vm| vm.estimator(&SharedData, (pool, model), tenant_key, host::now()))
     }
 
     /// Keeps a stream that waits, or that may be evicted, where root callbacks find it. In a callback of that stream.

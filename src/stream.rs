@@ -6,12 +6,12 @@ use std::sync::Arc;
 use admission_core::arrival::{self, Arrival};
 use admission_core::config::Upgrades;
 use admission_core::decide::{Ask, Rules};
-use admission_core::intake::{Asked, Intake, Next, Wait};
-use admission_core::log::Outcome;
+use admission_core::estimate::Estimator;
+use admission_core::intake::{Asked, Intake, Next, Read, Wait};
 use admission_core::outcome::{Reason, Refusal};
 use admission_core::platform;
 use admission_core::policy::{Class, Lane, Policy, Pool, Route};
-use admission_core::request::Api;
+use admission_core::request::{Api, Scanner};
 use admission_core::routes::{Location, ROUTE_METADATA, Routes};
 use admission_core::tags::Tags;
 use admission_core::terms::Terms;
@@ -22,7 +22,7 @@ use proxy_wasm::types::Action;
 use crate::instance::Instance;
 use crate::store::SharedData;
 use crate::{host, passes};
-use admission_core::metrics::{ADMITTED, LEFT, Labels, Metrics};
+use admission_core::metrics::{ADMITTED, Labels, Metrics};
 
 mod answer;
 mod decision;
@@ -81,9 +81,9 @@ enum Phase {
     /// Nothing to decide: it has no body, so it starts no sequence; its route is not judged; or all is decided and read.
     Passing,
     /// Its body is on the way.
-    Taking(Box<Taking>),
+    Taking(Taking),
     /// It waits for its turn.
-    Waiting(Box<Taking>, Turn),
+    Waiting(Taking, Turn),
     /// Answered by us.
     Refused,
 }
@@ -95,7 +95,7 @@ enum Entry {
 }
 
 struct Taking {
-    intake: Intake,
+    intake: Box<Intake>,
     location: Location,
     /// Bytes that earlier callbacks saw and the proxy still holds.
     held: usize,
@@ -133,7 +133,14 @@ impl Stream {
     }
 
     /// Carries out what follows from the part of the request that has just come.
-    fn follow(&mut self, mut taking: Box<Taking>, next: Next) -> Action {
+    fn follow(&mut self, mut taking: Taking, read: Read) -> Action {
+        let next = match read {
+            Read::Weigh(pool) => {
+                let estimator = self.estimator(&taking.intake, &pool);
+                taking.intake.weigh(&estimator, &self.policy)
+            }
+            Read::Known(next) => next,
+        };
         let refused = match next {
             Next::GoOn => None,
             Next::Hold => {
@@ -161,8 +168,12 @@ impl Stream {
         Action::Continue
     }
 
+    fn estimator(&self, intake: &Intake, pool: &Pool) -> Estimator {
+        self.instance.estimator(pool, intake.model(), &intake.terms().tenant_key)
+    }
+
     /// Lets go on what has come so far.
-    fn go_on(&mut self, mut taking: Box<Taking>) {
+    fn go_on(&mut self, mut taking: Taking) {
         // What goes on is no longer held, so the next callback begins with new bytes.
         taking.held = 0;
         self.phase = if taking.intake.ended() {
@@ -196,8 +207,9 @@ impl Stream {
         let (first_reason, mut refusing, mut reason) = (first.reason, Arc::clone(&pool), first.reason);
         let mut best = (ask, Arc::clone(&pool), first);
         while taking.headers_open
-            && let Some((ask, other)) = taking.intake.instead_of(&refusing, reason, &self.policy)
+            && let Some(other) = taking.intake.instead_of(&refusing, reason, &self.policy).cloned()
         {
+            let ask = taking.intake.ask(&other, &self.estimator(&taking.intake, &other));
             match self.try_pool(taking, ask, &other) {
                 Ok(admission) => {
                     self.count_fallback(taking, &pool, first_reason);
@@ -334,8 +346,8 @@ impl Stream {
         }
         let bytes = host::request_body(taking.held, size.saturating_sub(taking.held));
         taking.held = size;
-        let next = taking.intake.body(&bytes, end, &self.policy);
-        self.follow(taking, next)
+        let read = taking.intake.body(&bytes, end, &self.policy);
+        self.follow(taking, read)
     }
 
     /// Says whether another filter of the same namespace has judged the request; two that do would have it wait for itself.
@@ -383,16 +395,18 @@ impl Stream {
         let lane_needs_model = terms.lane_needs_model(&self.policy);
         self.is_tunnel = is_tunnel;
         passes::mark(&self.policy.namespace);
-        let begin = if is_tunnel { Intake::of_tunnel } else { Intake::new };
-        let intake = begin(arrival, terms, &self.policy, Rc::clone(&self.instance) as _);
-        let intake = intake.sampling(self.instance.next_seed());
-        let (wait, next) = (intake.wait(), intake.headers());
+        let intake = if is_tunnel {
+            Intake::of_tunnel(arrival, terms, &self.policy)
+        } else {
+            Intake::new(arrival, terms, &self.policy, Scanner::sampling(self.instance.next_seed()))
+        };
+        let (wait, read) = (intake.wait(), intake.headers());
         let headers_open = wait != Wait::BodyHeld;
         if !headers_open {
             let lane = (!lane_needs_model).then(|| intake.lane(&self.policy));
             host::tag(&tags(&self.policy, &intake, lane, intake.pool()));
         }
-        let action = self.follow(Box::new(Taking { intake, location, held: 0, headers_open }), next);
+        let action = self.follow(Taking { intake, location, held: 0, headers_open }, read);
         if headers_open { action } else { Action::Continue }
     }
 
@@ -465,19 +479,6 @@ impl Stream {
         }
         self.answer_ends();
         self.release();
-    }
-
-    /// The caller has left while it waited.
-    fn leaves(&mut self, taking: &Taking, turn: &Turn) {
-        let now = host::now();
-        self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
-        self.instance.waits_no_more(turn.ticket);
-        let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
-        self.instance.metrics.with(|metrics| metrics.count(&labels, LEFT));
-        self.instance.metrics.with(|metrics| metrics.record_wait(&labels, LEFT, now.since(turn.since)));
-        self.waited = Some(now.since(turn.since));
-        self.note_terms(taking);
-        self.note_verdict(Outcome::Left, labels, None);
     }
 }
 

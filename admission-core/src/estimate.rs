@@ -37,23 +37,6 @@ const BYTES_PER_RECORDING: u64 = 1 << 19;
 
 const ONE_IMAGE: Media = Media { images: 1, recordings: 0, files: 0 };
 
-/// Who knows what requests cost.
-pub trait Estimates {
-    /// What those of a tenant to a pool are taken for, by the model they name if that is known.
-    fn of(&self, pool: &Pool, model: Option<&str>, tenant_key: &str) -> Estimator;
-}
-
-/// What is known before any request has ended.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unlearned;
-
-impl Estimates for Unlearned {
-    fn of(&self, pool: &Pool, model: Option<&str>, _: &str) -> Estimator {
-        let belief = Experience::default().belief(pool.family(model).weights());
-        Estimator { belief: Rc::new(belief), usual_output: pool.expected_output }
-    }
-}
-
 /// What requests of one model and one tenant are taken for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimator {
@@ -64,6 +47,13 @@ pub struct Estimator {
 }
 
 impl Estimator {
+    /// Estimator of a pool before any request has ended, by the model that requests name if that is known.
+    #[must_use]
+    pub fn unlearned(pool: &Pool, model: Option<&str>) -> Self {
+        let belief = Experience::default().belief(pool.family(model).weights());
+        Self { belief: Rc::new(belief), usual_output: pool.expected_output }
+    }
+
     /// The ask of a request of which only the body's size is known: text at so many bytes for a token, recordings and pictures as many
     /// as the pool says.
     #[must_use]

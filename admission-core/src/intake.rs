@@ -7,12 +7,11 @@
 //! 2. [`Wait::AtHeaders`]: at the headers while the body is read, where the proxy allows that (`header_pause`).
 //! 3. [`Wait::BodyHeld`]: its headers have gone on and its body waits.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::arrival::Arrival;
 use crate::decide::{Ask, fits_ever};
-use crate::estimate::{Estimates, Estimator};
+use crate::estimate::Estimator;
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::policy::{Class, Lane, Policy, Pool};
 use crate::request::{Api, Broken, Changes, Scanner, Slots};
@@ -21,11 +20,13 @@ use crate::units::Tokens;
 
 mod asked;
 mod beginning;
+mod next;
 #[cfg(test)]
 mod tests;
 
 pub use asked::Asked;
 use beginning::Beginning;
+pub use next::{Next, Read};
 
 /// Whatever is asked of it hangs on what it says, which workers may find out and this proxy cannot.
 const OTHER_UNICODE: &str = "it is text in UTF-16, in UTF-32 or behind a byte order mark; write it in plain UTF-8";
@@ -48,24 +49,8 @@ pub enum Wait {
     BodyHeld,
 }
 
-/// What to do with a request after a part of it has come.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Next {
-    /// Let the part go on.
-    GoOn,
-    /// Hold it and wait for more.
-    Hold,
-    /// Decide now: charge this to that pool, then say [`Intake::admitted`].
-    Decide(Ask, Arc<Pool>),
-    /// Let it go on; the lease holds this from now on.
-    Correct(Ask),
-    /// Refuse it.
-    Refuse(Refusal),
-}
-
 /// Follows one request.
 pub struct Intake {
-    estimates: Rc<dyn Estimates>,
     arrival: Arrival,
     terms: Terms,
     wait: Wait,
@@ -83,22 +68,22 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// A request whose headers have come and whose body has not.
+    /// A request whose headers have come and whose body has not. A long body is counted by samples: `scanner` says where they are taken.
+    // Why in a box: the scanner is some thousand bytes long, which would be copied wherever the request is handed on.
     #[must_use]
-    pub fn new(arrival: Arrival, terms: Terms, policy: &Policy, estimates: Rc<dyn Estimates>) -> Self {
+    pub fn new(arrival: Arrival, terms: Terms, policy: &Policy, scanner: Scanner) -> Box<Self> {
         let pool = terms.pool.as_ref().or(policy.only_pool()).cloned();
         let wait = match &pool {
             Some(pool) if !depends_on_body(pool, &terms, &arrival, policy) => Wait::Unread,
             _ if policy.header_pause => Wait::AtHeaders,
             _ => Wait::BodyHeld,
         };
-        Self {
-            estimates,
+        Box::new(Self {
             any_model: terms.pool.is_some(),
             arrival,
             terms,
             wait,
-            scanner: Scanner::default(),
+            scanner,
             pool,
             admitted: false,
             ended: false,
@@ -106,23 +91,19 @@ impl Intake {
             looked_at: 0,
             beginning: Beginning::default(),
             hold_limit: policy.hold_limit,
-        }
+        })
     }
 
     /// A request for another protocol, which has no body: all that its limits can hold it to is that there is one more. It goes to the pool of its
     /// route, or to one that takes any model.
     #[must_use]
-    pub fn of_tunnel(arrival: Arrival, terms: Terms, policy: &Policy, estimates: Rc<dyn Estimates>) -> Self {
-        let intake = Self::new(arrival, terms, policy, estimates);
-        let pool = intake.pool.or_else(|| policy.pool_for("").cloned());
-        let arrival = Arrival { api: Api::Other, body_bytes: None, ..intake.arrival };
-        Self { is_tunnel: true, arrival, wait: Wait::Unread, pool, any_model: true, ended: true, ..intake }
-    }
-
-    /// Counts a long body by samples, which a random number tells where to take: another one for each request, that callers cannot know.
-    #[must_use]
-    pub fn sampling(self, seed: u64) -> Self {
-        Self { scanner: Scanner::sampling(seed), ..self }
+    pub fn of_tunnel(arrival: Arrival, terms: Terms, policy: &Policy) -> Box<Self> {
+        let mut intake = Self::new(arrival, terms, policy, Scanner::default());
+        (intake.arrival.api, intake.arrival.body_bytes) = (Api::Other, None);
+        (intake.is_tunnel, intake.any_model, intake.ended) = (true, true, true);
+        intake.wait = Wait::Unread;
+        intake.pool = intake.pool.take().or_else(|| policy.pool_for("").cloned());
+        intake
     }
 
     /// As read from its headers.
@@ -192,39 +173,58 @@ impl Intake {
 
     /// After the headers.
     #[must_use]
-    pub fn headers(&self) -> Next {
+    pub fn headers(&self) -> Read {
         if self.arrival.wrong_key {
-            return Next::Refuse(refuse(Reason::UnknownKey, Detail::None));
+            return Next::Refuse(refuse(Reason::UnknownKey, Detail::None)).into();
         }
         if self.is_tunnel && !self.terms.upgrades {
-            return Next::Refuse(refuse(Reason::UpgradeRefused, Detail::None));
+            return Next::Refuse(refuse(Reason::UpgradeRefused, Detail::None)).into();
         }
         match (self.wait, &self.pool) {
-            (Wait::Unread, Some(pool)) => {
-                let size = self.arrival.body_bytes.unwrap_or(0);
-                self.decide(self.estimator(pool).from_size(size, self.arrival.api, pool), pool)
-            }
-            (Wait::Unread, None) => Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NO_POOL))),
-            _ => Next::Hold,
+            (Wait::Unread, Some(pool)) => Read::Weigh(Arc::clone(pool)),
+            (Wait::Unread, None) => Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NO_POOL))).into(),
+            _ => Next::Hold.into(),
         }
     }
 
-    fn decide(&self, ask: Ask, pool: &Arc<Pool>) -> Next {
-        Next::Decide(ask.at_most_what_fits(&self.terms.limits, pool), Arc::clone(pool))
+    /// Says what to do, given the estimator of the pool that [`Read::Weigh`] names.
+    pub fn weigh(&mut self, estimator: &Estimator, policy: &Policy) -> Next {
+        let Some(pool) = self.pool.clone() else { return Next::GoOn };
+        if self.admitted {
+            return self.weigh_admitted(&pool, estimator, policy);
+        }
+        if !self.is_unread() && !self.ended {
+            // What was seen may prove too large already; then it must not be let in by a guess.
+            let certain = self.certain(&pool, estimator);
+            if self.may_fit(&certain, &pool).is_err() {
+                return Next::Decide(certain.at_most_what_fits(&self.terms.limits, &pool), pool);
+            }
+        }
+        Next::Decide(self.ask(&pool, estimator), pool)
     }
 
-    /// What the request would ask of the pool that takes what `pool` refuses for such a reason.
+    /// What the request asks of a pool, by the pool's estimator and what has come of the request.
     #[must_use]
-    pub fn instead_of(&self, pool: &Pool, reason: Reason, policy: &Policy) -> Option<(Ask, Arc<Pool>)> {
-        let other = policy.pool(pool.fallback_for(reason)?)?;
-        let ask = match (self.wait, self.ended) {
-            (Wait::Unread, _) => {
-                self.estimator(other).from_size(self.arrival.body_bytes.unwrap_or(0), self.arrival.api, other)
-            }
-            (_, true) => self.whole(other),
-            (_, false) => self.part(other),
+    pub fn ask(&self, pool: &Pool, estimator: &Estimator) -> Ask {
+        let ask = if self.is_unread() {
+            estimator.from_size(self.bytes(), self.arrival.api, pool)
+        } else if self.ended {
+            self.whole(pool, estimator)
+        } else {
+            self.part(pool, estimator)
         };
-        Some((ask.at_most_what_fits(&self.terms.limits, other), Arc::clone(other)))
+        ask.at_most_what_fits(&self.terms.limits, pool)
+    }
+
+    /// True while the size of the body is all that is known of it.
+    fn is_unread(&self) -> bool {
+        self.wait == Wait::Unread && self.scanner.bytes() == 0
+    }
+
+    /// The pool that takes what `pool` refuses for such a reason.
+    #[must_use]
+    pub fn instead_of<'a>(&self, pool: &Pool, reason: Reason, policy: &'a Policy) -> Option<&'a Arc<Pool>> {
+        policy.pool(pool.fallback_for(reason)?)
     }
 
     /// The request was admitted, to the pool of [`Next::Decide`] or one instead of it.
@@ -268,35 +268,31 @@ impl Intake {
         }
     }
 
-    /// Holds a request that waits to the terms of another policy. It goes to the pool of that policy that has the name of its
-    /// own, or to the one that the terms name; `None` when there is neither.
-    pub fn renew(&mut self, terms: Terms, policy: &Policy) -> Option<(Ask, Arc<Pool>)> {
+    /// Holds a request that waits to the terms of another policy. Returns the pool of that policy that it goes to, which has the name of its own
+    /// or is the one that the terms name; `None` when there is neither.
+    pub fn renew(&mut self, terms: Terms, policy: &Policy) -> Option<Arc<Pool>> {
         let name = self.pool.as_ref().map(|pool| pool.name.as_str());
         let same = name.and_then(|name| policy.pool(name));
         let pool = terms.pool.as_ref().or(same).or(policy.only_pool()).cloned()?;
         self.terms = terms;
         self.pool = Some(Arc::clone(&pool));
-        let ask = match self.wait {
-            Wait::Unread => self.estimator(&pool).from_size(self.bytes(), self.arrival.api, &pool),
-            Wait::AtHeaders | Wait::BodyHeld => self.whole(&pool),
-        };
-        Some((ask.at_most_what_fits(&self.terms.limits, &pool), pool))
+        Some(pool)
     }
 
     /// After the next bytes of the body; `end` with the last of them, which may be none.
     ///
     /// A body is also at its end when all the bytes are there that its headers promised: a worker that has them begins,
     /// whether the proxy has noticed the end or not.
-    pub fn body(&mut self, bytes: &[u8], end: bool, policy: &Policy) -> Next {
+    pub fn body(&mut self, bytes: &[u8], end: bool, policy: &Policy) -> Read {
         if self.ended {
-            return Next::GoOn;
+            return Next::GoOn.into();
         }
         self.beginning.add(bytes);
         self.scanner.feed(bytes);
         let end = end || self.arrival.body_bytes.is_some_and(|size| self.scanner.bytes() >= size);
         self.ended = end;
         if let Some(refusal) = self.malformed().or_else(|| self.in_background()) {
-            return Next::Refuse(refusal);
+            return Next::Refuse(refusal).into();
         }
         if self.admitted { self.after_admission(policy) } else { self.before_decision(policy) }
     }
@@ -339,34 +335,28 @@ impl Intake {
         refused.then(|| refuse(Reason::Malformed, Detail::Fixed(IN_BACKGROUND)))
     }
 
-    fn before_decision(&mut self, policy: &Policy) -> Next {
+    fn before_decision(&mut self, policy: &Policy) -> Read {
         let more = !self.ended && self.scanner.bytes() < self.hold_limit;
         // What is no JSON says no more, however much of it comes.
         if more && self.broken().is_none() {
-            return Next::Hold;
+            return Next::Hold.into();
         }
         let pool = match self.pool_by_model(policy) {
-            Ok(_) if more => return Next::Hold,
+            Ok(_) if more => return Next::Hold.into(),
             Ok(pool) => pool,
-            Err(refusal) => return Next::Refuse(refusal),
+            Err(refusal) => return Next::Refuse(refusal).into(),
         };
         self.pool = Some(Arc::clone(&pool));
-        if self.ended {
-            return self.decide(self.whole(&pool), &pool);
-        }
-        let may_name_one = self.model().is_none() && self.broken().is_none();
+        let may_name_one = !self.ended && self.model().is_none() && self.broken().is_none();
         if may_name_one && self.terms.lane_needs_model(policy) {
-            return Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NOT_IN_PART)));
+            return Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NOT_IN_PART))).into();
         }
-        // What was seen may prove too large already; then it must not be let in by a guess.
-        let certain = self.certain(&pool);
-        let ask = if self.may_fit(&certain, &pool).is_err() { certain } else { self.part(&pool) };
-        self.decide(ask, &pool)
+        Read::Weigh(pool)
     }
 
     /// What is certain of a body: until its end only the prompt seen so far, since a limit on the output may still come.
-    fn certain(&self, pool: &Pool) -> Ask {
-        let ask = self.whole(pool);
+    fn certain(&self, pool: &Pool, estimator: &Estimator) -> Ask {
+        let ask = self.whole(pool, estimator);
         if self.ended { ask } else { Ask { output: Tokens(0), output_limit: None, sequences: 0, ..ask } }
     }
 
@@ -374,28 +364,32 @@ impl Intake {
         fits_ever(ask, &self.terms.limits, pool, &self.classes(pool, ask))
     }
 
-    fn after_admission(&mut self, policy: &Policy) -> Next {
-        let Some(pool) = self.pool.clone() else { return Next::GoOn };
+    fn after_admission(&mut self, policy: &Policy) -> Read {
+        let Some(pool) = self.pool.clone() else { return Next::GoOn.into() };
         if self.says_its_own_priority(policy) {
             let detail =
                 "it names `priority`, which cannot be replaced in a body that is too long to hold (body.hold_limit)";
-            return Next::Refuse(refuse(Reason::Malformed, Detail::Fixed(detail)));
+            return Next::Refuse(refuse(Reason::Malformed, Detail::Fixed(detail))).into();
         }
         // Looked at now and then: that costs more than to read a chunk.
         let seen = self.scanner.bytes();
         if !self.ended && seen < self.looked_at.saturating_add(self.looked_at / 2) {
-            return Next::GoOn;
+            return Next::GoOn.into();
         }
         self.looked_at = seen;
-        let ask = self.certain(&pool);
-        if let Err(refusal) = self.may_fit(&ask, &pool) {
+        Read::Weigh(pool)
+    }
+
+    fn weigh_admitted(&self, pool: &Arc<Pool>, estimator: &Estimator, policy: &Policy) -> Next {
+        let ask = self.certain(pool, estimator);
+        if let Err(refusal) = self.may_fit(&ask, pool) {
             return Next::Refuse(refusal);
         }
         if !self.ended {
             return Next::GoOn;
         }
         match self.pool_by_model(policy) {
-            Ok(_) => Next::Correct(ask.at_most_what_fits(&self.terms.limits, &pool)),
+            Ok(_) => Next::Correct(ask.at_most_what_fits(&self.terms.limits, pool)),
             Err(refusal) => Next::Refuse(refusal),
         }
     }
@@ -403,10 +397,6 @@ impl Intake {
     /// Whether a caller says what the lane alone may say, in a body of which a part has gone on already.
     fn says_its_own_priority(&self, policy: &Policy) -> bool {
         policy.tag_body && !self.terms.in_shadow() && self.broken().is_none() && self.names_priority()
-    }
-
-    fn estimator(&self, pool: &Pool) -> Estimator {
-        self.estimates.of(pool, self.model(), &self.terms.tenant_key)
     }
 
     /// What its prompt was made of, once all of that has been read.
@@ -419,23 +409,23 @@ impl Intake {
     }
 
     /// The ask of a body that ends here.
-    fn whole(&self, pool: &Pool) -> Ask {
+    fn whole(&self, pool: &Pool, estimator: &Estimator) -> Ask {
         let facts = self.scanner.facts();
         if self.readable() {
-            self.estimator(pool).from_body(&facts, self.arrival.api, pool)
+            estimator.from_body(&facts, self.arrival.api, pool)
         } else {
-            self.estimator(pool).from_size(facts.bytes, self.arrival.api, pool)
+            estimator.from_size(facts.bytes, self.arrival.api, pool)
         }
     }
 
     /// The ask of a body of which more is to come.
-    fn part(&self, pool: &Pool) -> Ask {
+    fn part(&self, pool: &Pool, estimator: &Estimator) -> Ask {
         let facts = self.scanner.facts();
         let whole = self.arrival.body_bytes.unwrap_or(facts.bytes);
         if self.readable() {
-            self.estimator(pool).from_part(&facts, whole, self.arrival.api, pool)
+            estimator.from_part(&facts, whole, self.arrival.api, pool)
         } else {
-            self.estimator(pool).from_size(whole, self.arrival.api, pool)
+            estimator.from_size(whole, self.arrival.api, pool)
         }
     }
 

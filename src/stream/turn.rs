@@ -17,7 +17,7 @@ use proxy_wasm::types::Action;
 use super::{Entry, Phase, Stream, Taking, labels};
 use crate::host;
 use crate::store::SharedData;
-use admission_core::metrics::ADMITTED;
+use admission_core::metrics::{ADMITTED, LEFT};
 
 /// A place in line.
 pub(super) struct Turn {
@@ -130,6 +130,19 @@ impl Stream {
         }
     }
 
+    /// The caller has left while it waited.
+    pub(super) fn leaves(&mut self, taking: &Taking, turn: &Turn) {
+        let now = host::now();
+        self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
+        self.instance.waits_no_more(turn.ticket);
+        let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
+        self.instance.metrics.with(|metrics| metrics.count(&labels, LEFT));
+        self.instance.metrics.with(|metrics| metrics.record_wait(&labels, LEFT, now.since(turn.since)));
+        self.waited = Some(now.since(turn.since));
+        self.note_terms(taking);
+        self.note_verdict(Outcome::Left, labels, None);
+    }
+
     /// It gives way to a request of a higher lane.
     pub fn evict(&mut self) {
         let Some(lease) = self.lease.filter(|_| !self.answered) else { return };
@@ -154,7 +167,8 @@ impl Stream {
         let terms = Terms::of(policy, arrival, &self.route(arrival, &taking.location));
         let ticket = turn.ticket;
         let renewed = match taking.intake.renew(terms, policy) {
-            Some((ask, pool)) => {
+            Some(pool) => {
+                let ask = taking.intake.ask(&pool, &self.estimator(&taking.intake, &pool));
                 let waiter = self.waiter(&taking, ask, &pool, turn.since);
                 (turn.ask, turn.pool) = (ask, pool);
                 self.answer.estimate = Some(ask);

@@ -3,17 +3,16 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use admission_core::arrival::Arrival;
 use admission_core::decide::Rules;
-use admission_core::estimate::Unlearned;
-use admission_core::intake::{Intake, Next};
+use admission_core::estimate::Estimator;
+use admission_core::intake::{Intake, Next, Read};
 use admission_core::ledger::Ledger;
 use admission_core::members::Members;
 use admission_core::outcome::Reason;
 use admission_core::policy::{Plugin, Policy, Route};
-use admission_core::request::Api;
+use admission_core::request::{Api, Scanner};
 use admission_core::store::{self, Conflict, Store, Version};
 use admission_core::terms::Terms;
 use admission_core::units::{Time, Tokens};
@@ -70,8 +69,12 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
         no_queue: false,
     };
     let terms = Terms::of(policy, &arrival, &Route::default());
-    let mut intake = Intake::new(arrival, terms, policy, Rc::new(Unlearned));
-    let (ask, pool) = match intake.body(body.as_bytes(), true, policy) {
+    let mut intake = Intake::new(arrival, terms, policy, Scanner::default());
+    let next = match intake.body(body.as_bytes(), true, policy) {
+        Read::Weigh(pool) => intake.weigh(&Estimator::unlearned(&pool, None), policy),
+        Read::Known(next) => next,
+    };
+    let (ask, pool) = match next {
         Next::Decide(ask, pool) => (ask, pool),
         Next::Refuse(refusal) => return Err(refusal.reason),
         other => panic!("{other:?}"),

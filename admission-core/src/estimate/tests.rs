@@ -42,7 +42,7 @@ fn ordinary_text_is_estimated_within_an_eighth_of_what_vocabularies_make_of_it()
 fn output_is_the_smaller_of_limit_and_expectation_for_each_sequence() {
     let policy = policy();
     let pool = policy.only_pool().unwrap();
-    let estimator = Unlearned.of(pool, None, "");
+    let estimator = Estimator::unlearned(pool, None);
     let output = |body| estimator.from_body(&facts(body), Api::Completions, pool).output;
     assert_eq!(output(r#"{"prompt": "x"}"#), Tokens(100));
     assert_eq!(output(r#"{"prompt": "x", "max_tokens": 30, "n": 2}"#), Tokens(60));
@@ -55,14 +55,14 @@ fn token_ids_are_counted_exactly() {
     let policy = policy();
     let ids = facts(r#"{"prompt": [5, 6, 7]}"#);
     let pool = policy.only_pool().unwrap();
-    assert_eq!(Unlearned.of(pool, None, "").from_body(&ids, Api::Completions, pool).prompt, Tokens(3));
+    assert_eq!(Estimator::unlearned(pool, None).from_body(&ids, Api::Completions, pool).prompt, Tokens(3));
 }
 
 #[test]
 fn no_list_beside_a_prompt_hides_how_long_it_is() {
     let policy = policy();
     let pool = policy.only_pool().unwrap();
-    let estimator = Unlearned.of(pool, None, "");
+    let estimator = Estimator::unlearned(pool, None);
     let long = "word ".repeat(5_000);
     for (body, api) in [
         (format!(r#"{{"messages": [{{"role": "user", "content": "{long}"}}], "prompt": ["a", "b"]}}"#), Api::Chat),
@@ -82,7 +82,7 @@ fn no_list_beside_a_prompt_hides_how_long_it_is() {
 fn size_stands_in_for_what_was_not_read() {
     let policy = policy();
     let pool = policy.only_pool().unwrap();
-    let estimator = Unlearned.of(pool, None, "");
+    let estimator = Estimator::unlearned(pool, None);
     assert_eq!(estimator.from_size(4_001, Api::Chat, pool).prompt, Tokens(1_001));
     assert_eq!(estimator.from_size(4_001, Api::Embeddings, pool).output, Tokens(0));
     assert_eq!(estimator.from_size(4_001, Api::Other, pool).output, Tokens(100), "who knows what it generates");
@@ -109,7 +109,7 @@ fn output_is_bounded_by_what_the_pool_leaves_and_reserved_in_full_only_where_the
         let Ok(Plugin::Filter(policy)) = Plugin::parse(json.as_bytes()) else { panic!("{json}") };
         Arc::clone(policy.only_pool().unwrap())
     };
-    let ask = |pool: &Pool, body: &str| Unlearned.of(pool, None, "").from_body(&facts(body), Api::Chat, pool);
+    let ask = |pool: &Pool, body: &str| Estimator::unlearned(pool, None).from_body(&facts(body), Api::Chat, pool);
     let plain = r#"{"messages": [{"content": "hello"}]"#;
     let (expected, most) = (pool("expected"), pool("max_tokens"));
     assert_eq!(ask(&expected, &format!("{plain}}}")).output, Tokens(100));

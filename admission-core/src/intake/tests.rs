@@ -1,6 +1,7 @@
+use std::ops::{Deref, DerefMut};
+
 use super::*;
 use crate::estimate::Inputs;
-use crate::estimate::Unlearned;
 use crate::policy::{Plugin, Route};
 use crate::units::Tokens;
 
@@ -37,9 +38,60 @@ fn arrival(api: Api, body_bytes: Option<u64>, encoded: bool) -> Arrival {
     }
 }
 
-fn begun(policy: &Policy, arrival: Arrival) -> Intake {
+/// An intake whose requests are weighed by estimators that have learned nothing.
+struct Weighing<'a> {
+    intake: Box<Intake>,
+    policy: &'a Policy,
+}
+
+impl<'a> Weighing<'a> {
+    fn new(arrival: Arrival, terms: Terms, policy: &'a Policy) -> Self {
+        Self { intake: Intake::new(arrival, terms, policy, Scanner::default()), policy }
+    }
+
+    fn headers(&mut self) -> Next {
+        let read = self.intake.headers();
+        self.weighed(read)
+    }
+
+    fn body(&mut self, bytes: &[u8], end: bool, policy: &Policy) -> Next {
+        let read = self.intake.body(bytes, end, policy);
+        self.weighed(read)
+    }
+
+    fn weighed(&mut self, read: Read) -> Next {
+        match read {
+            Read::Weigh(pool) => {
+                let estimator = Estimator::unlearned(&pool, self.intake.model());
+                self.intake.weigh(&estimator, self.policy)
+            }
+            Read::Known(next) => next,
+        }
+    }
+
+    fn instead_of(&self, pool: &Pool, reason: Reason, policy: &Policy) -> Option<(Ask, Arc<Pool>)> {
+        let other = self.intake.instead_of(pool, reason, policy)?;
+        Some((self.intake.ask(other, &Estimator::unlearned(other, self.intake.model())), Arc::clone(other)))
+    }
+}
+
+impl Deref for Weighing<'_> {
+    type Target = Intake;
+
+    fn deref(&self) -> &Intake {
+        &self.intake
+    }
+}
+
+impl DerefMut for Weighing<'_> {
+    fn deref_mut(&mut self) -> &mut Intake {
+        &mut self.intake
+    }
+}
+
+fn begun(policy: &Policy, arrival: Arrival) -> Weighing<'_> {
     let terms = Terms::of(policy, &arrival, &Route::default());
-    Intake::new(arrival, terms, policy, Rc::new(Unlearned))
+    Weighing::new(arrival, terms, policy)
 }
 
 fn let_in(intake: &mut Intake) {
@@ -47,7 +99,7 @@ fn let_in(intake: &mut Intake) {
     intake.admitted(pool);
 }
 
-fn intake(policy: &Policy, size: Option<u64>) -> Intake {
+fn intake(policy: &Policy, size: Option<u64>) -> Weighing<'_> {
     begun(policy, arrival(Api::Chat, size, false))
 }
 
@@ -304,7 +356,7 @@ fn what_depends_on_the_body_waits_for_it() {
         let arrival = arrival(Api::Chat, Some(9), false);
         let route = policy.route(arrival.place(None, None), Route::default());
         let terms = Terms::of(&policy, &arrival, &route);
-        assert_eq!(Intake::new(arrival, terms, &policy, Rc::new(Unlearned)).wait(), wait, "{json}");
+        assert_eq!(Weighing::new(arrival, terms, &policy).wait(), wait, "{json}");
     }
     let by_model = policy(&rules(""), true);
     assert_eq!(begun(&by_model, arrival(Api::Messages, None, false)).wait(), Wait::AtHeaders, "any body may name one");
@@ -321,7 +373,7 @@ fn a_route_fixes_the_pool_whatever_the_model() {
     let policy = policy(&json, false);
     let arrival = arrival(Api::Chat, Some(14), false);
     let route = policy.route(arrival.place(None, None), Route::default());
-    let mut intake = Intake::new(arrival.clone(), Terms::of(&policy, &arrival, &route), &policy, Rc::new(Unlearned));
+    let mut intake = Weighing::new(arrival.clone(), Terms::of(&policy, &arrival, &route), &policy);
     assert!(matches!(intake.headers(), Next::Decide(_, pool) if pool.name == "b"), "known from the headers");
     let_in(&mut intake);
     assert!(matches!(intake.body(br#"{"model": "z"}"#, true, &policy), Next::Correct(_)));

@@ -48,7 +48,7 @@ fn the_background_is_for_routes_that_allow_it() {
         let mut route = Route::default();
         route.background = allowed;
         let terms = Terms::of(&policy, &arrival, &route);
-        let next = Intake::new(arrival, terms, &policy, Rc::new(Unlearned)).body(body, true, &policy);
+        let next = Weighing::new(arrival, terms, &policy).body(body, true, &policy);
         assert_eq!(
             matches!(&next, Next::Refuse(refusal) if refusal.reason == Reason::Malformed),
             refused,
@@ -64,11 +64,7 @@ fn a_route_says_what_its_requests_are() {
     let next = {
         let arrival = arrival(Api::Other, None, false).on(&route);
         let terms = Terms::of(&policy, &arrival, &route);
-        Intake::new(arrival, terms, &policy, Rc::new(Unlearned)).body(
-            br#"{"input": ["a", "b"], "n": 9}"#,
-            true,
-            &policy,
-        )
+        Weighing::new(arrival, terms, &policy).body(br#"{"input": ["a", "b"], "n": 9}"#, true, &policy)
     };
     assert!(matches!(next, Next::Decide(ask, _) if (ask.output, ask.sequences) == (Tokens(0), 0)));
 }
@@ -77,7 +73,7 @@ fn a_route_says_what_its_requests_are() {
 fn a_key_that_is_no_tenants_is_refused_at_the_headers() {
     for json in [ONE_POOL, TWO_POOLS] {
         let policy = policy(json, false);
-        let intake = begun(&policy, Arrival { wrong_key: true, ..arrival(Api::Chat, Some(9), false) });
+        let mut intake = begun(&policy, Arrival { wrong_key: true, ..arrival(Api::Chat, Some(9), false) });
         let next = intake.headers();
         assert!(matches!(&next, Next::Refuse(refusal) if refusal.reason == Reason::UnknownKey), "{next:?}");
     }
