@@ -1,10 +1,11 @@
-//! One stream: the proxy's callbacks, and what the instance keeps of it while it waits or may be evicted.
+//! One stream: the proxy's callbacks.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use admission_core::policy::Policy;
 use admission_core::routes::Routes;
+use admission_core::vm::StreamId;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
@@ -14,8 +15,7 @@ use crate::stream::Stream;
 
 /// A stream of the filter.
 pub struct Exchange {
-    /// Number of the stream, and that of its root.
-    ids: (u32, u32),
+    id: StreamId,
     stream: Rc<RefCell<Stream>>,
     instance: Rc<Instance>,
 }
@@ -23,16 +23,16 @@ pub struct Exchange {
 impl Exchange {
     /// A stream of a root that begins under the root's policy; both by their numbers in the proxy.
     pub fn new(ids: (u32, u32), policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
-        let stream = Rc::new(RefCell::new(Stream::new(policy, routes, Rc::clone(&instance))));
-        Self { ids, stream, instance }
+        let (id, root) = (StreamId(ids.0), ids.1);
+        let stream = Rc::new(RefCell::new(Stream::new((id, root), policy, routes, Rc::clone(&instance))));
+        instance.begins(id, &stream);
+        Self { id, stream, instance }
     }
 
-    /// Hands on a callback, and keeps what others may have to act on later.
+    /// Hands on a callback.
     fn with<T>(&self, act: impl FnOnce(&mut Stream) -> T) -> T {
         let _moment = host::Moment::begin();
-        let done = act(&mut self.stream.borrow_mut());
-        self.instance.keep(self.ids, &self.stream);
-        done
+        act(&mut self.stream.borrow_mut())
     }
 }
 
@@ -79,5 +79,6 @@ impl HttpContext for Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.with(Stream::end);
+        self.instance.has_ended(self.id);
     }
 }

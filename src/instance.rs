@@ -11,12 +11,10 @@ use admission_core::directory::{Directory, Held};
 use admission_core::estimate::Estimator;
 use admission_core::gather::gather;
 use admission_core::keys::Keys;
-use admission_core::outcome::Refusal;
 use admission_core::policy::{Policy, Pool};
-use admission_core::queue::Ticket;
 use admission_core::routes::Routes;
 use admission_core::units::Time;
-use admission_core::vm::{LeaseId, Note, POLL, Progress, Started, TICK, Usage, Vm, Wake};
+use admission_core::vm::{Eviction, GivenUp, Note, POLL, Progress, Started, StreamId, TICK, Usage, Vm, Wake};
 
 use crate::host;
 use crate::metrics::Meters;
@@ -25,9 +23,6 @@ use crate::store::SharedData;
 use crate::stream::{self, Stream};
 use crate::wakes::Wakes;
 
-/// A stream, and its id in the proxy.
-type Kept = (u32, Rc<RefCell<Stream>>);
-
 /// One plugin in this VM.
 pub struct Instance {
     vm: RefCell<Vm>,
@@ -35,8 +30,8 @@ pub struct Instance {
     pub metrics: Meters,
     keys: Keys,
     wakes: Wakes,
-    waiting: RefCell<BTreeMap<Ticket, Kept>>,
-    evictable: RefCell<BTreeMap<LeaseId, Kept>>,
+    /// All streams that have not ended.
+    streams: RefCell<BTreeMap<StreamId, Rc<RefCell<Stream>>>>,
     /// The root of the newest configuration.
     newest: Cell<u32>,
     /// The root and the slot that messages come to.
@@ -83,8 +78,7 @@ impl Instance {
             metrics: Meters::default(),
             keys: policy.keys.clone(),
             wakes: Wakes::default(),
-            waiting: RefCell::default(),
-            evictable: RefCell::default(),
+            streams: RefCell::default(),
             newest: Cell::new(0),
             registered: Cell::new(None),
             poller: Cell::new(None),
@@ -122,25 +116,23 @@ impl Instance {
         self.vm(|vm| vm.estimator(&SharedData, (pool, model), tenant_key, host::now()))
     }
 
-    /// Keeps a stream that waits, or that may be evicted, where root callbacks find it. In a callback of that stream.
-    pub fn keep(&self, (context_id, root): (u32, u32), stream: &Rc<RefCell<Stream>>) {
-        let ticket = stream.borrow().ticket();
-        if let Some(ticket) = ticket
-            && self.waiting.borrow_mut().insert(ticket, (context_id, Rc::clone(stream))).is_none()
-            && self.poller.get().is_none()
-        {
+    /// Keeps a stream where root callbacks find it, until it has ended.
+    pub fn begins(&self, id: StreamId, stream: &Rc<RefCell<Stream>>) {
+        self.streams.borrow_mut().insert(id, Rc::clone(stream));
+    }
+
+    /// Forgets a stream that the proxy has ended.
+    pub fn has_ended(&self, id: StreamId) {
+        self.streams.borrow_mut().remove(&id);
+    }
+
+    /// Notes that a stream of a root waits. In a callback of that stream.
+    pub fn has_waiter(&self, root: u32) {
+        if self.poller.get().is_none() {
             // Why here: the host sets the period of the root to which the current stream belongs, and that root lives as long
             // as the stream. Why only once: every call starts the period again.
             self.poller.set(Some(root));
             host::set_tick_period(POLL);
-        }
-        self.keep_evictable(context_id, stream);
-    }
-
-    fn keep_evictable(&self, context_id: u32, stream: &Rc<RefCell<Stream>>) {
-        let lease = stream.borrow().evictable();
-        if let Some(lease) = lease {
-            self.evictable.borrow_mut().insert(lease, (context_id, Rc::clone(stream)));
         }
     }
 
@@ -173,16 +165,6 @@ impl Instance {
     /// Tells VMs that those who wait in them may start.
     pub fn wake(&self, wakes: &[Wake]) {
         self.wakes.send(&self.keys, wakes);
-    }
-
-    /// A stream has left the line.
-    pub fn waits_no_more(&self, ticket: Ticket) {
-        self.waiting.borrow_mut().remove(&ticket);
-    }
-
-    /// A stream has ended, or its answer has begun.
-    pub fn not_evictable(&self, lease: LeaseId) {
-        self.evictable.borrow_mut().remove(&lease);
     }
 
     /// What is due ten times a second, however many roots ask for it, and more often while somebody waits. `gauged` is when the
@@ -231,18 +213,15 @@ impl Instance {
 
     /// Holds those that wait to a policy that has come.
     pub fn renew(&self, policy: &Rc<Policy>, routes: &Rc<Routes>) {
-        let waiting: Vec<Kept> = self.waiting.borrow().values().cloned().collect();
-        for (context_id, stream) in waiting {
+        let streams: Vec<(StreamId, Rc<RefCell<Stream>>)> =
+            self.streams.borrow().iter().map(|(id, stream)| (*id, Rc::clone(stream))).collect();
+        for (id, stream) in streams {
             let renewed = stream.borrow_mut().renew(policy, routes);
             match renewed {
-                Some(Ok((ticket, waiter))) => self.vm(|vm| vm.renew(&SharedData, ticket, waiter, host::now())),
-                Some(Err(refused)) => {
-                    let ticket = stream.borrow().ticket();
-                    if let Some(ticket) = ticket {
-                        self.vm(|vm| vm.leave(&SharedData, ticket, host::now()));
-                        self.waits_no_more(ticket);
-                    }
-                    if host::act_on(context_id) {
+                Some((ticket, Ok(waiter))) => self.vm(|vm| vm.renew(&SharedData, ticket, *waiter, host::now())),
+                Some((ticket, Err(refused))) => {
+                    self.vm(|vm| vm.leave(&SharedData, ticket, host::now()));
+                    if host::act_on(id.0) {
                         stream.borrow_mut().give_up(&refused);
                     }
                 }
@@ -252,42 +231,34 @@ impl Instance {
     }
 
     fn carry_out(&self, progress: Progress) {
-        for (ticket, refused) in progress.refused {
-            self.give_up(ticket, &refused);
-        }
-        for Started { ticket, admission, waited } in progress.started {
-            let kept = self.waiting.borrow_mut().remove(&ticket);
-            match kept {
-                Some((context_id, stream)) if host::act_on(context_id) => {
-                    stream.borrow_mut().start(admission, waited);
-                    self.keep_evictable(context_id, &stream);
-                }
-                // A stream that the proxy has ended without telling gives back what it gets.
-                _ => self.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now())),
+        for GivenUp { owner, refusal, .. } in progress.refused {
+            if let Some(stream) = self.acted_on(owner) {
+                stream.borrow_mut().give_up(&refusal);
             }
         }
-    }
-
-    fn give_up(&self, ticket: Ticket, refused: &Refusal) {
-        let kept = self.waiting.borrow_mut().remove(&ticket);
-        if let Some((context_id, stream)) = kept
-            && host::act_on(context_id)
-        {
-            stream.borrow_mut().give_up(refused);
+        for Started { owner, admission, waited, .. } in progress.started {
+            match self.acted_on(owner) {
+                Some(stream) => stream.borrow_mut().start(admission, waited),
+                // A stream that the proxy has ended without telling gives back what it gets.
+                None => self.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now())),
+            }
         }
     }
 
     /// Ends what this VM has been asked to evict.
     fn evict(&self) {
         let evictions = self.vm.borrow_mut().take_evictions();
-        for lease in evictions {
-            let kept = self.evictable.borrow_mut().remove(&lease);
-            if let Some((context_id, stream)) = kept
-                && host::act_on(context_id)
-            {
+        for Eviction { owner, .. } in evictions {
+            if let Some(stream) = self.acted_on(owner) {
                 stream.borrow_mut().evict();
             }
         }
+    }
+
+    /// A stream that is made the one that the proxy acts on; `None` where the proxy has it no more.
+    fn acted_on(&self, id: StreamId) -> Option<Rc<RefCell<Stream>>> {
+        let stream = self.streams.borrow().get(&id).cloned()?;
+        host::act_on(id.0).then_some(stream)
     }
 
     /// Forgets the models that only policies name whose last stream has ended.

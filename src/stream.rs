@@ -8,6 +8,7 @@ use admission_core::config::Upgrades;
 use admission_core::decide::{Ask, Rules};
 use admission_core::estimate::Estimator;
 use admission_core::intake::{Asked, Intake, Next, Read, Wait};
+use admission_core::metrics::{ADMITTED, Labels, Metrics};
 use admission_core::outcome::{Reason, Refusal};
 use admission_core::platform;
 use admission_core::policy::{Class, Lane, Policy, Pool, Route};
@@ -16,13 +17,12 @@ use admission_core::routes::{Location, ROUTE_METADATA, Routes};
 use admission_core::tags::Tags;
 use admission_core::terms::Terms;
 use admission_core::units::Millis;
-use admission_core::vm::{Admission, LeaseId, Request, Spending, Usage};
+use admission_core::vm::{Admission, LeaseId, Request, Spending, StreamId, Usage};
 use proxy_wasm::types::Action;
 
 use crate::instance::Instance;
 use crate::store::SharedData;
 use crate::{host, passes};
-use admission_core::metrics::{ADMITTED, Labels, Metrics};
 
 mod answer;
 mod decision;
@@ -39,13 +39,14 @@ use turn::Turn;
 
 /// A request and its answer. It keeps the policy it began under, whatever configuration comes later, unless it waits.
 pub struct Stream {
+    id: StreamId,
+    /// Number of the root that the stream belongs to.
+    root: u32,
     policy: Rc<Policy>,
     routes: Rc<Routes>,
     instance: Rc<Instance>,
     phase: Phase,
     lease: Option<LeaseId>,
-    /// True where the request may be evicted until its answer begins.
-    preemptible: bool,
     /// How long it waited for its turn; `None` where nobody waits.
     waited: Option<Millis>,
     /// Pool that the request was admitted to.
@@ -104,14 +105,15 @@ struct Taking {
 
 impl Stream {
     /// A stream that begins under a policy.
-    pub fn new(policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
+    pub fn new((id, root): (StreamId, u32), policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
         Self {
+            id,
+            root,
             policy,
             routes,
             instance,
             phase: Phase::Passing,
             lease: None,
-            preemptible: false,
             waited: None,
             pool: None,
             uncounted: false,
@@ -247,7 +249,7 @@ impl Stream {
         let can_be_steered = taking.headers_open && !terms.in_shadow();
         let (bytes, arrival) = (taking.intake.bytes(), taking.intake.arrival());
         let (tenant_key, deadline, sub) = (&*terms.tenant_key, arrival.ttft_deadline, arrival.sub);
-        let request = Request { ask, rules, tenant_key, can_be_steered, bytes, deadline, sub };
+        let request = Request { owner: self.id, ask, rules, tenant_key, can_be_steered, bytes, deadline, sub };
         self.instance.vm(|vm| vm.admit(&SharedData, &request, host::now()))
     }
 
@@ -267,10 +269,8 @@ impl Stream {
         let Admission { lease, endpoint, spending } = admission;
         self.lease = Some(lease);
         let lane = Arc::clone(taking.intake.lane(&self.policy));
-        // Why not one that is answered: a worker may answer a request whose body still waits here.
-        self.preemptible = lane.preemptible && !taking.intake.terms().in_shadow() && !self.answered;
-        if lane.preemptible && !self.preemptible {
-            // Nothing is evicted in shadow, as if its answer had begun.
+        // Why: a worker may answer a request whose body still waits here, and nothing is evicted in shadow.
+        if self.answered || taking.intake.terms().in_shadow() {
             self.instance.vm(|vm| vm.first_byte(&SharedData, lease));
         }
         self.waited = self.waited.or(lane.queue.is_some().then_some(Millis(0)));
@@ -317,9 +317,6 @@ impl Stream {
     fn release_as(&mut self, usage: Usage) {
         self.count_admission();
         if let Some(lease) = self.lease.take() {
-            if std::mem::take(&mut self.preemptible) {
-                self.instance.not_evictable(lease);
-            }
             self.instance.vm(|vm| vm.release(&SharedData, lease, usage, host::now()));
         }
     }
@@ -443,10 +440,7 @@ impl Stream {
             self.failed = Some(Usage::of_error(&host::answer_detail()));
         }
         if let Some(lease) = self.lease {
-            if std::mem::take(&mut self.preemptible) {
-                self.instance.not_evictable(lease);
-                self.instance.vm(|vm| vm.first_byte(&SharedData, lease));
-            }
+            self.instance.vm(|vm| vm.first_byte(&SharedData, lease));
             let now = host::now();
             self.note_status(lease, &status, now);
             for (name, value) in what_is_left(&self.spending.at(now), self.api) {

@@ -15,7 +15,7 @@ use admission_core::store::{self, Conflict, Store, Version};
 use admission_core::units::{Blocks, Time, Tokens};
 use admission_core::usage::Served;
 use admission_core::view::{Admitted, Receipt, ViewDocument, ViewSummary, Workers};
-use admission_core::vm::{Request, Usage, Vm};
+use admission_core::vm::{Request, StreamId, Usage, Vm};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 /// VMs that hold something in every record.
@@ -82,6 +82,7 @@ fn ask() -> Ask {
 
 fn request<'a>(policy: &'a Policy, tenant_key: &'a str) -> Request<'a> {
     Request {
+        owner: StreamId::default(),
         ask: ask(),
         rules: rules(policy),
         tenant_key,

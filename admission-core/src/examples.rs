@@ -20,7 +20,7 @@ use crate::store::memory::MemoryStore;
 use crate::terms::Terms;
 use crate::units::{Millis, Time, Tokens};
 use crate::usage::Served;
-use crate::vm::{Admission, Joined, LeaseId, Progress, Usage, Vm};
+use crate::vm::{Admission, Joined, LeaseId, Progress, StreamId, Usage, Vm};
 
 mod shipped;
 
@@ -160,13 +160,13 @@ impl Runner {
         for (number, started) in started.iter().zip(&progress.started) {
             self.requests[number - 1] = Standing::Runs(started.admission.lease);
         }
-        let refused: Vec<usize> = progress.refused.iter().map(|(ticket, _)| self.number_of(*ticket)).collect();
+        let refused: Vec<usize> = progress.refused.iter().map(|given_up| self.number_of(given_up.ticket)).collect();
         assert_eq!(
             (&step.starts, &step.times_out),
             (&started, &refused),
             "numbers of those that start, and that time out"
         );
-        let evictions = self.vm.take_evictions();
+        let evictions: Vec<LeaseId> = self.vm.take_evictions().iter().map(|eviction| eviction.lease).collect();
         let is_evicted = |standing: &Standing| matches!(standing, Standing::Runs(lease) if evictions.contains(lease));
         let evicted: Vec<usize> =
             (1..).zip(&self.requests).filter(|(_, one)| is_evicted(one)).map(|(at, _)| at).collect();
@@ -269,6 +269,7 @@ impl Runner {
         let output_limit = (step.output > 0).then_some(Tokens(step.output));
         let output = output_limit.unwrap_or(pool.expected_output).min(pool.expected_output);
         Waiter {
+            owner: StreamId::default(),
             ask: Ask { prompt, longest_prompt: prompt, output, output_limit, prompt_read: true, sequences: 1 },
             limits: Arc::clone(&terms.limits),
             pool: Arc::clone(pool),

@@ -14,9 +14,8 @@ use crate::forecast::Promises;
 use crate::keys::Keys;
 use crate::ledger::{Amount, Begun, LaneKey, SubFlow, TallyKey};
 use crate::members::{Holder, Members, Observer};
-use crate::outcome::Refusal;
 use crate::policy::Pool;
-use crate::queue::{Queue, Ticket};
+use crate::queue::Queue;
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
 use crate::unnamed::update_at;
@@ -45,7 +44,8 @@ mod victims;
 mod waiting;
 mod wake;
 
-pub use dispatch::{Progress, Started};
+pub use dispatch::{GivenUp, Progress, Started};
+pub use eviction::Eviction;
 pub use learning::Lesson;
 pub use overdraft::Overdraft;
 pub use refusals::{Sent, Unserved};
@@ -70,6 +70,10 @@ const SAME_TICK: Millis = Millis(89);
 /// others to declare it dead, so nothing is admitted under an epoch that is void.
 const HEARTBEAT_VALID: Millis = Millis(500);
 
+/// Number of a stream in its VM, as the proxy counts them. Its waiters and leases name the stream that owns them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamId(pub u32);
+
 /// Names a lease within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseId(u64);
@@ -77,7 +81,9 @@ pub struct LeaseId(u64);
 /// A request that wants to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What it asks for.
+    /// Stream of the request.
+    pub owner: StreamId,
+    /// Tokens and answers asked for.
     pub ask: Ask,
     /// What it is measured against.
     pub rules: Rules<'a>,
@@ -189,7 +195,7 @@ pub struct Vm {
     queues: BTreeMap<Rc<str>, Queue>,
     next_ticket: u64,
     /// Waiters that have given way to others, and have not been told yet.
-    displaced: Vec<(Ticket, Refusal)>,
+    displaced: Vec<GivenUp>,
     /// Pools' records that do not say yet who waits here.
     unpublished: BTreeSet<Rc<str>>,
     /// Tenants' records that do not say yet who waits here for the tenant itself.
@@ -206,7 +212,7 @@ pub struct Vm {
     evictable: BTreeMap<(Rc<str>, LaneKey), Victims>,
     /// Requests that are to be evicted and have not ended yet.
     evicting: BTreeSet<LeaseId>,
-    evictions: Vec<LeaseId>,
+    evictions: Vec<Eviction>,
     /// Pools whose record said, when last read, that this VM is asked to evict.
     asked_in: BTreeSet<Rc<str>>,
     /// Prompts that count as being read, and when they no longer do whatever has been heard.

@@ -1,12 +1,12 @@
 //! The decision on a request, as the proxy's access logs print it.
 
 use admission_core::log::{Decision, Outcome};
+use admission_core::metrics::Labels;
 use admission_core::outcome::{Reason, Refusal};
 use admission_core::usage::{AnswerReader, Form, Served};
 
 use super::{Stream, Taking, labels};
 use crate::host;
-use admission_core::metrics::Labels;
 
 /// Name of the filter state in which access logs find the decisions of a plugin of this name, behind the proxy's own `wasm.`. Each value of
 /// filter state costs more than writing all of it into one.

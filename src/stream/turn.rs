@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use admission_core::decide::Ask;
 use admission_core::log::Outcome;
+use admission_core::metrics::{ADMITTED, LEFT};
 use admission_core::outcome::{Detail, Reason, Refusal, Retry};
 use admission_core::policy::{Policy, Pool};
 use admission_core::queue::{Ticket, Waiter};
 use admission_core::routes::Routes;
 use admission_core::terms::Terms;
 use admission_core::units::{Millis, Time};
-use admission_core::vm::{Admission, Joined, LeaseId, Usage};
+use admission_core::vm::{Admission, Joined, Usage};
 use proxy_wasm::types::Action;
 
 use super::{Entry, Phase, Stream, Taking, labels};
 use crate::host;
 use crate::store::SharedData;
-use admission_core::metrics::{ADMITTED, LEFT};
 
 /// A place in line.
 pub(super) struct Turn {
@@ -50,6 +50,7 @@ impl Stream {
             Joined::Waiting(ticket) => {
                 let labels = labels(&taking.intake, Some(&pool), taking.intake.lane(&self.policy));
                 self.instance.metrics.with(|metrics| metrics.count_waiting(&labels, reason));
+                self.instance.has_waiter(self.root);
                 Ok(Entry::Waits(Turn { ticket, ask, pool, since: now }))
             }
         }
@@ -58,6 +59,7 @@ impl Stream {
     fn waiter(&self, taking: &Taking, ask: Ask, pool: &Arc<Pool>, arrived: Time) -> Waiter {
         let terms = taking.intake.terms();
         Waiter {
+            owner: self.id,
             ask,
             limits: Arc::clone(&terms.limits),
             pool: Arc::clone(pool),
@@ -77,19 +79,6 @@ impl Stream {
 
 /// What root callbacks do with a stream, which the proxy has made the one that they act on.
 impl Stream {
-    /// The ticket, while it waits.
-    pub fn ticket(&self) -> Option<Ticket> {
-        match &self.phase {
-            Phase::Waiting(_, turn) => Some(turn.ticket),
-            _ => None,
-        }
-    }
-
-    /// The lease, while it may be evicted.
-    pub fn evictable(&self) -> Option<LeaseId> {
-        self.lease.filter(|_| self.preemptible)
-    }
-
     /// Its turn has come.
     pub fn start(&mut self, admission: Admission, waited: Millis) {
         let Phase::Waiting(mut taking, turn) = std::mem::replace(&mut self.phase, Phase::Passing) else {
@@ -134,7 +123,6 @@ impl Stream {
     pub(super) fn leaves(&mut self, taking: &Taking, turn: &Turn) {
         let now = host::now();
         self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
-        self.instance.waits_no_more(turn.ticket);
         let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
         self.instance.metrics.with(|metrics| metrics.count(&labels, LEFT));
         self.instance.metrics.with(|metrics| metrics.record_wait(&labels, LEFT, now.since(turn.since)));
@@ -158,7 +146,11 @@ impl Stream {
     }
 
     /// Another policy has come while it waits: it is held to that one from now on.
-    pub fn renew(&mut self, policy: &Rc<Policy>, routes: &Rc<Routes>) -> Option<Result<(Ticket, Waiter), Refusal>> {
+    pub fn renew(
+        &mut self,
+        policy: &Rc<Policy>,
+        routes: &Rc<Routes>,
+    ) -> Option<(Ticket, Result<Box<Waiter>, Refusal>)> {
         let Phase::Waiting(mut taking, mut turn) = std::mem::replace(&mut self.phase, Phase::Passing) else {
             return None;
         };
@@ -172,7 +164,7 @@ impl Stream {
                 let waiter = self.waiter(&taking, ask, &pool, turn.since);
                 (turn.ask, turn.pool) = (ask, pool);
                 self.answer.estimate = Some(ask);
-                Ok((ticket, waiter))
+                Ok(Box::new(waiter))
             }
             None => {
                 let detail = Detail::Fixed("the configuration has changed while it waited");
@@ -180,6 +172,6 @@ impl Stream {
             }
         };
         self.phase = Phase::Waiting(taking, turn);
-        Some(renewed)
+        Some((ticket, renewed))
     }
 }

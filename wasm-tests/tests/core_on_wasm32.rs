@@ -16,7 +16,7 @@ use admission_core::request::{Api, Scanner};
 use admission_core::store::{self, Conflict, Store, Version};
 use admission_core::terms::Terms;
 use admission_core::units::{Time, Tokens};
-use admission_core::vm::{LeaseId, Request, Usage, Vm};
+use admission_core::vm::{LeaseId, Request, StreamId, Usage, Vm};
 use wasm_bindgen_test::wasm_bindgen_test;
 
 #[derive(Default)]
@@ -83,7 +83,16 @@ fn admit(vm: &mut Vm, memory: &Memory, policy: &Policy, body: &str) -> Result<Le
     let lanes = policy.line_up();
     let rules = Rules { tenant: policy.limits("acme"), pool: &pool, lane, lanes, classes: &classes };
     let tenant_key = &policy.tenant_key("acme");
-    let request = Request { ask, rules, tenant_key, can_be_steered: true, bytes: 0, deadline: None, sub: None };
+    let request = Request {
+        owner: StreamId(1),
+        ask,
+        rules,
+        tenant_key,
+        can_be_steered: true,
+        bytes: 0,
+        deadline: None,
+        sub: None,
+    };
     vm.admit(memory, &request, Time(u64::from(u32::MAX) * 5))
         .map(|admission| admission.lease)
         .map_err(|refusal| refusal.reason)

@@ -6,6 +6,7 @@ use super::*;
 use crate::decide::Ask;
 use crate::policy::{Plugin, Policy};
 use crate::units::{Millis, Tokens};
+use crate::vm::StreamId;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 const PATIENCE_OF_HIGH_MS: u64 = 2_000;
@@ -31,6 +32,7 @@ fn waiter(policy: &Policy, random: &mut fastrand::Rng, now: Time) -> Waiter {
     let pool = Arc::clone(policy.only_pool().unwrap());
     let tenant = TENANTS[random.usize(..TENANTS.len())];
     Waiter {
+        owner: StreamId::default(),
         ask: Ask {
             prompt,
             longest_prompt: prompt,

@@ -11,10 +11,13 @@ use crate::ledger::{Amount, Backlog, Flow, FlowKey, Part, SubFlow};
 use crate::members::Holder;
 use crate::policy::{Class, Lane, Lanes, Limits, Pool};
 use crate::units::{Millis, Time};
+use crate::vm::StreamId;
 
 /// A request that waits, with all that it takes to decide on it again.
 #[derive(Clone, Debug)]
 pub struct Waiter {
+    /// Stream of the request.
+    pub owner: StreamId,
     /// The tokens and answers asked for.
     pub ask: Ask,
     /// Limits of its tenant.

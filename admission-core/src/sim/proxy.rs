@@ -12,7 +12,7 @@ use crate::policy::Policy;
 use crate::queue::Ticket;
 use crate::store::Store;
 use crate::units::{Millis, Time};
-use crate::vm::{Admission, Joined, LeaseId, Note, Progress, Usage, Vm, Wake};
+use crate::vm::{Admission, Eviction, Joined, LeaseId, Note, Progress, StreamId, Usage, Vm, Wake};
 
 use super::clients::{RequestId, Stream};
 
@@ -86,7 +86,8 @@ pub(super) fn perform(vm: &Shared, store: &impl Store, call: Call, now: Time) ->
     }
     effects.extend(vm.take_wakes().into_iter().map(Effect::Wakes));
     let evicted = vm.take_evictions();
-    effects.extend(evicted.into_iter().map(|lease| Effect::Evicts(lease, vm.evicted(store, lease, now))));
+    effects
+        .extend(evicted.into_iter().map(|Eviction { lease, .. }| Effect::Evicts(lease, vm.evicted(store, lease, now))));
     effects
 }
 
@@ -105,7 +106,7 @@ fn arrives(vm: &mut Vm, store: &impl Store, id: RequestId, waiter: Waiter, now: 
 fn went_on(progress: Progress, effects: &mut Vec<Effect>) {
     let Progress { started, refused } = progress;
     effects.extend(started.into_iter().map(|started| Effect::Started(started.ticket, started.admission)));
-    effects.extend(refused.into_iter().map(|(ticket, refusal)| Effect::GivenUp(ticket, refusal)));
+    effects.extend(refused.into_iter().map(|given_up| Effect::GivenUp(given_up.ticket, given_up.refusal)));
 }
 
 pub(super) fn waiting(vm: &Shared) -> usize {
@@ -124,6 +125,7 @@ pub(super) fn epoch(vm: &Shared) -> Option<u64> {
 /// A request of a stream, with the rules that it is held to.
 pub(super) fn waiter(policy: &Policy, stream: &Stream, ask: Ask, now: Time) -> Option<Waiter> {
     Some(Waiter {
+        owner: StreamId::default(),
         ask,
         limits: Arc::clone(policy.limits(stream.tenant)),
         pool: Arc::clone(policy.only_pool()?),

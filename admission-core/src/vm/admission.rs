@@ -251,12 +251,13 @@ impl Vm {
 }
 
 fn lease_of(request: &Request<'_>, band: &Lane, known: Known<'_>, now: Time) -> Lease {
-    let Request { ask, rules, tenant_key, bytes, sub, .. } = *request;
+    let Request { owner, ask, rules, tenant_key, bytes, sub, .. } = *request;
     let block_size = known.block_size(rules.pool);
     // Why only there: to count prompts costs changes of the pool's record, and nothing else reads them.
     let by_worker = known.view.is_some_and(|view| view.prefill_limit.is_some());
     let lane: LaneKey = rules.lane.key;
     Lease {
+        owner,
         tenant_key: tenant_key.into(),
         pool_key: Rc::from(&*rules.pool.key),
         pool: Arc::clone(rules.pool),

@@ -8,7 +8,7 @@ use super::aside::{SteppedBack, is_of_a_route};
 use super::bound::kept_from_starting;
 use super::claim::Rest;
 use super::hold::end_hold;
-use super::{Admission, Note, Vm, Wake};
+use super::{Admission, Note, StreamId, Vm, Wake};
 use crate::decide::{Line, span_across_tenants};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger, Starts};
@@ -32,21 +32,34 @@ const FLOWS_LOOKED_AT: usize = 8;
 /// What has become of those that waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// They may go on, in this order.
+    /// Waiters that may go on, in this order.
     pub started: Vec<Started>,
-    /// They may not.
-    pub refused: Vec<(Ticket, Refusal)>,
+    /// Waiters that may not.
+    pub refused: Vec<GivenUp>,
 }
 
 /// A waiter that has started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
-    /// Which.
+    /// Stream of the request.
+    pub owner: StreamId,
+    /// Ticket under which it has waited.
     pub ticket: Ticket,
-    /// What it holds.
+    /// Admission that it has got.
     pub admission: Admission,
-    /// How long it has waited.
+    /// Time that it has waited.
     pub waited: Millis,
+}
+
+/// A waiter that is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Stream of the request.
+    pub owner: StreamId,
+    /// Ticket under which it has waited.
+    pub ticket: Ticket,
+    /// Refusal that its caller gets.
+    pub refusal: Refusal,
 }
 
 /// One go through a queue.
@@ -223,7 +236,8 @@ impl Vm {
                 (queue.empty_since, queue.filled) =
                     (None, if queue.empty_since.is_some() { now } else { queue.filled });
                 let waited = now.since(waiting.waiter.arrived);
-                round.progress.started.push(Started { ticket, admission, waited });
+                let owner = waiting.waiter.owner;
+                round.progress.started.push(Started { owner, ticket, admission, waited });
                 Go::On
             }
             Err(refusal) => {
@@ -291,7 +305,7 @@ impl Vm {
                 queue.take(ticket);
                 end_hold(store, key, waiting, now);
                 self.publish_blocked_with(store, Some(queue), &waiter.tenant_key);
-                round.progress.refused.push((ticket, refusal));
+                round.progress.refused.push(GivenUp { owner: waiter.owner, ticket, refusal });
                 Go::On
             }
         }
@@ -351,7 +365,7 @@ impl Vm {
     }
 
     /// Ends the wait of those whose time is up.
-    fn expire(&mut self, store: &impl Store, now: Time) -> Vec<(Ticket, Refusal)> {
+    fn expire(&mut self, store: &impl Store, now: Time) -> Vec<GivenUp> {
         let mut refused = Vec::new();
         let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
         for key in keys {
@@ -374,7 +388,8 @@ impl Vm {
                 self.publish(store, &key);
             }
             for (ticket, waiter, kept) in ended {
-                refused.push((ticket, self.too_late(store, &waiter, kept, now)));
+                let refusal = self.too_late(store, &waiter, kept, now);
+                refused.push(GivenUp { owner: waiter.owner, ticket, refusal });
             }
         }
         refused

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::lease::{Evicted, Lease};
-use super::{LeaseId, Vm, Wake, view_of};
+use super::{LeaseId, StreamId, Vm, Wake, view_of};
 use crate::forecast;
 use crate::gather::gather;
 use crate::ledger::{Amount, Evictable, Ledger};
@@ -19,6 +19,15 @@ use crate::queue::{Shares, Waiter};
 use crate::store::{self, Store};
 use crate::units::{Blocks, Millis, Time};
 use crate::view::ViewSummary;
+
+/// A request that is to be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// Stream of the request.
+    pub owner: StreamId,
+    /// Lease that it holds.
+    pub lease: LeaseId,
+}
 
 impl Vm {
     /// The answer of a request has begun: it is not evicted any more.
@@ -33,7 +42,7 @@ impl Vm {
     }
 
     /// Requests that are to be evicted now: each is to be answered with [`crate::outcome::Reason::Evicted`] and released.
-    pub fn take_evictions(&mut self) -> Vec<LeaseId> {
+    pub fn take_evictions(&mut self) -> Vec<Eviction> {
         std::mem::take(&mut self.evictions)
     }
 
@@ -90,7 +99,7 @@ impl Vm {
             }
             given = given.plus(self.evicted_amount(lease, id));
             self.evicting.insert(id);
-            self.evictions.push(id);
+            self.evictions.push(Eviction { owner: lease.owner, lease: id });
         }
         // Why what is given and not what was asked: the last one may hold more blocks than were asked for, and others count on them.
         if given != asked {

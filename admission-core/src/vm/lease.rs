@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::StreamId;
 use super::claim::{Claim, Rest};
 use super::prefill::{Read, Reading};
 use crate::budget::{Rates, Spent};
@@ -19,6 +20,7 @@ pub(super) const WHOLE_TOKEN: u32 = 1_000;
 /// What one request holds: the same amount in its tenant's record and in its pool's.
 #[derive(Clone, Debug)]
 pub(super) struct Lease {
+    pub(super) owner: StreamId,
     pub(super) tenant_key: Rc<str>,
     pub(super) pool_key: Rc<str>,
     pub(super) pool: Arc<Pool>,

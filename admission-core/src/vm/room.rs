@@ -7,7 +7,7 @@ use super::bound::kept_from_starting;
 use super::hold::end_hold;
 use super::rates::RateWait;
 use super::waiting::NotJoined;
-use super::{Vm, Wake};
+use super::{GivenUp, Vm, Wake};
 use crate::decide::flow_of;
 use crate::ledger::{Backlog, LaneKey, Ledger, Report};
 use crate::members::{Holder, Members};
@@ -34,7 +34,7 @@ impl Vm {
             self.publish_blocked(store, &waiting.waiter.tenant_key);
             let bound = self.bound_of(store, &waiting, now);
             let refusal = self.full(store, &waiting.waiter, refusal.clone(), bound, now);
-            self.displaced.push((ticket, refusal));
+            self.displaced.push(GivenUp { owner: waiting.waiter.owner, ticket, refusal });
         }
         self.wakes.extend(self.slot().map(|slot| Wake::start(slot, &key)));
         true
@@ -56,7 +56,7 @@ impl Vm {
                     self.publish_blocked(store, &waiting.waiter.tenant_key);
                     let bound = self.bound_of(store, &waiting, now);
                     let refusal = self.full(store, &waiting.waiter, refusal, bound, now);
-                    self.displaced.push((ticket, refusal));
+                    self.displaced.push(GivenUp { owner: waiting.waiter.owner, ticket, refusal });
                     self.wakes.push(Wake::start(holder.slot, key));
                 }
                 Given::Elsewhere(other) => {

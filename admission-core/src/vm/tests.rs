@@ -32,6 +32,12 @@ struct Proxy {
     now: Time,
 }
 
+impl Vm {
+    fn leases_to_evict(&mut self) -> Vec<LeaseId> {
+        self.take_evictions().iter().map(|eviction| eviction.lease).collect()
+    }
+}
+
 impl Proxy {
     fn new(tenant_cap: u64, pool_cap: u64) -> Self {
         let json = format!(
@@ -61,6 +67,7 @@ impl Proxy {
     fn admit_to(&self, vm: &mut Vm, tenant: &str, pool: &str) -> Result<LeaseId, Reason> {
         let key = self.policy.tenant_key(tenant);
         let request = Request {
+            owner: StreamId::default(),
             ask: ask(100, 60),
             rules: self.rules(tenant, pool),
             tenant_key: &key,

@@ -50,6 +50,7 @@ impl Waiter {
 
     pub(crate) fn request(&self) -> Request<'_> {
         Request {
+            owner: self.owner,
             ask: self.ask,
             rules: self.rules(),
             tenant_key: &self.tenant_key,
@@ -304,7 +305,7 @@ impl Vm {
 
     /// A waiter has left before its turn.
     pub fn leave(&mut self, store: &impl Store, ticket: Ticket, now: Time) {
-        self.displaced.retain(|(other, _)| *other != ticket);
+        self.displaced.retain(|given_up| given_up.ticket != ticket);
         let Some(key) = self.queue_of(ticket) else { return };
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let Some(waiting) = queue.take(ticket) else { return };

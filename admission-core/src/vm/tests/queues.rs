@@ -45,6 +45,7 @@ impl Proxy {
         let prompt = Tokens(tokens);
         let pool = Arc::clone(self.policy.pools().next().unwrap());
         Waiter {
+            owner: StreamId::default(),
             ask: Ask {
                 prompt,
                 longest_prompt: prompt,
@@ -333,7 +334,7 @@ fn in_a_full_queue_the_tenant_with_most_waiting_gives_way_to_others() {
     assert_eq!((a.waiting(), proxy.waiting()), (7, 8), "one is to be told");
     let told = a.poll(&*proxy.store, proxy.now).refused;
     assert_eq!(
-        told.iter().map(|(ticket, refusal)| (*ticket, refusal.reason)).collect::<Vec<_>>(),
+        told.iter().map(|given_up| (given_up.ticket, given_up.refusal.reason)).collect::<Vec<_>>(),
         [(flood[5], Reason::QueueFull)]
     );
     proxy.wait(&mut a, "acme", "low");
@@ -388,7 +389,7 @@ fn every_wait_ends() {
         proxy.later(5);
         let progress = vm.poll(&*proxy.store, proxy.now);
         assert_eq!(progress.started, []);
-        ended.extend(progress.refused.into_iter().map(|(ticket, refusal)| {
+        ended.extend(progress.refused.into_iter().map(|GivenUp { ticket, refusal, .. }| {
             assert_eq!(refusal.reason, Reason::QueueTimeout);
             (ticket, proxy.now.0 - 1_000_000, refusal.retry)
         }));

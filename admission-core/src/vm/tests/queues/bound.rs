@@ -27,7 +27,7 @@ fn it_is_the_one_that_keeps_the_request_when_its_time_is_up() {
     proxy.start(&mut vm, "heavy", "bare");
     proxy.later(2_000);
     let refused = vm.poll(&*proxy.store, proxy.now).refused;
-    assert_eq!(bound(&refused[0].1), Some((Reason::PoolRequests, Some("pools[p].max_in_flight"))));
+    assert_eq!(bound(&refused[0].refusal), Some((Reason::PoolRequests, Some("pools[p].max_in_flight"))));
     assert_eq!(kept(&proxy), [], "what has left waits for nothing");
 }
 
@@ -84,7 +84,7 @@ fn behind_a_waiter_of_its_own_tenant_it_is_what_that_one_lacks() {
     proxy.later(2_000);
     let refused = vm.poll(&*proxy.store, proxy.now).refused;
     let own = Some((Reason::TenantTokens, Some("tenants.one.max_tokens_in_flight")));
-    assert_eq!(refused.iter().map(|(_, refusal)| bound(refusal)).collect::<Vec<_>>(), [own, own]);
+    assert_eq!(refused.iter().map(|given_up| bound(&given_up.refusal)).collect::<Vec<_>>(), [own, own]);
 }
 
 /// A tenant at its own cap waits in one lane, and the pool is full for another lane: each is said of its own.

@@ -130,10 +130,10 @@ fn nobody_is_evicted_for_one_that_has_left() {
     assert_eq!(asked(&a), 1);
     a.leave(&*proxy.store, high, proxy.now);
     proxy.carry(&mut [&mut a, &mut b]);
-    assert_eq!((b.take_evictions(), asked(&b)), (vec![], 0));
+    assert_eq!((b.leases_to_evict(), asked(&b)), (vec![], 0));
     let high = proxy.wait(&mut a, "light", "high");
     proxy.carry(&mut [&mut a, &mut b]);
-    let evicted = b.take_evictions();
+    let evicted = b.leases_to_evict();
     b.release(&*proxy.store, evicted[0], Usage::Refused, proxy.now);
     assert_eq!(proxy.carry(&mut [&mut a, &mut b])[0].1.ticket, high);
 }

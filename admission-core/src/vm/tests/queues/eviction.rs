@@ -66,7 +66,7 @@ impl Pool {
             for vm in vms.iter_mut() {
                 started
                     .extend(vm.poll(&*self.proxy.store, self.proxy.now).started.iter().map(|started| started.ticket));
-                for lease in vm.take_evictions() {
+                for lease in vm.leases_to_evict() {
                     vm.release(&*self.proxy.store, lease, Usage::Refused, self.proxy.now);
                     evicted += 1;
                 }
@@ -153,7 +153,7 @@ fn none_is_evicted_for_a_head_that_has_left() {
     assert_eq!(asked(&a), Blocks(30));
     b.leave(&*pool.proxy.store, head, pool.proxy.now);
     a.woken(&*pool.proxy.store, &Note::Evict(pool.proxy.policy.keys.pool("p").into()), pool.proxy.now);
-    assert_eq!((a.take_evictions(), asked(&a)), (vec![], Blocks(0)));
+    assert_eq!((a.leases_to_evict(), asked(&a)), (vec![], Blocks(0)));
 }
 
 /// Small requests wait that could have the blocks of each evicted request as it ends.
@@ -215,13 +215,13 @@ fn the_newest_request_of_the_lowest_lane_gives_way() {
     let newest = proxy.start(&mut b, "light", "low");
     a.first_byte(&*proxy.store, begun);
     proxy.wait(&mut a, "light", "low");
-    assert_eq!((proxy.carry(&mut [&mut a, &mut b]), b.take_evictions()), (vec![], vec![]), "none for its own lane");
+    assert_eq!((proxy.carry(&mut [&mut a, &mut b]), b.leases_to_evict()), (vec![], vec![]), "none for its own lane");
     let high = proxy.wait(&mut a, "light", "high");
     proxy.carry(&mut [&mut a, &mut b]);
     proxy.later(5);
     a.poll(&*proxy.store, proxy.now);
     proxy.carry(&mut [&mut a, &mut b]);
-    assert_eq!((a.take_evictions(), b.take_evictions()), (vec![], vec![newest]), "one for one that waits");
+    assert_eq!((a.leases_to_evict(), b.leases_to_evict()), (vec![], vec![newest]), "one for one that waits");
     b.release(&*proxy.store, newest, Usage::Refused, proxy.now);
     let started = proxy.carry(&mut [&mut a, &mut b]);
     assert_eq!(started.iter().map(|(vm, started)| (*vm, started.ticket)).collect::<Vec<_>>(), [(0, high)]);
@@ -229,7 +229,7 @@ fn the_newest_request_of_the_lowest_lane_gives_way() {
         proxy.wait(&mut b, "light", "high");
     }
     proxy.carry(&mut [&mut a, &mut b]);
-    assert_eq!((a.take_evictions().len(), b.take_evictions().len()), (1, 0), "the other one has begun its answer");
+    assert_eq!((a.leases_to_evict().len(), b.leases_to_evict().len()), (1, 0), "the other one has begun its answer");
     let ledger = store::read::<Ledger>(&*proxy.store, &proxy.policy.keys.pool("p")).unwrap().0;
     assert_eq!(ledger.asked_to_evict(a.members()).requests, 1);
 }
@@ -255,7 +255,7 @@ fn who_gives_way_may_come_back_when_those_before_it_have_been_served() {
         proxy.wait(&mut vm, "light", "high");
     }
     proxy.carry(&mut [&mut vm]);
-    assert_eq!(vm.take_evictions(), [low]);
+    assert_eq!(vm.leases_to_evict(), [low]);
     let refusal = vm.evicted(&*proxy.store, low, proxy.now);
     let Retry::After(Millis(wait)) = refusal.retry else { panic!("{refusal:?}") };
     assert!(refusal.reason == Reason::Evicted && (1_200..=2_000).contains(&wait), "{refusal:?}");
@@ -285,7 +285,7 @@ fn nobody_gives_way_to_who_waits_for_its_own_tenant() {
         proxy.later(5);
         b.poll(&*proxy.store, proxy.now);
     }
-    assert_eq!(a.take_evictions().len(), 1, "one is in line, five wait for their tenant");
+    assert_eq!(a.leases_to_evict().len(), 1, "one is in line, five wait for their tenant");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_request_that_started_by_its_age_does_not_give_way() {
         assert_eq!(started.iter().map(|(_, started)| started.ticket).collect::<Vec<_>>(), [low]);
         let high = proxy.wait(&mut vm, "light", "high");
         proxy.carry(&mut [&mut vm]);
-        let evicted = vm.take_evictions();
+        let evicted = vm.leases_to_evict();
         vm.leave(&*proxy.store, high, proxy.now);
         vm.release(&*proxy.store, started[0].1.admission.lease, Usage::AsEstimated, proxy.now);
         evicted.len()
@@ -344,7 +344,7 @@ fn nothing_gives_way_for_those_whom_a_dispatch_budget_keeps_waiting() {
         proxy.later(5);
         assert_eq!(vm.poll(&*proxy.store, proxy.now), Progress::default());
         proxy.carry(&mut [&mut vm]);
-        evicted += vm.take_evictions().len();
+        evicted += vm.leases_to_evict().len();
     }
     assert_eq!(evicted, 2, "for the head of each lane");
 }
@@ -372,7 +372,7 @@ fn a_place_that_comes_free_before_it_is_asked_for_costs_no_eviction() {
         for wake in vm.take_wakes().iter().filter(|wake| matches!(wake.note, Note::Evict(_))) {
             vm.woken(&*proxy.store, &wake.note, proxy.now);
         }
-        assert_eq!(vm.take_evictions().len(), usize::from(!ends));
+        assert_eq!(vm.leases_to_evict().len(), usize::from(!ends));
         vm.leave(&*proxy.store, ticket, proxy.now);
         leases.into_iter().for_each(|lease| proxy.end(&mut vm, lease));
     }
@@ -398,4 +398,33 @@ fn a_request_that_is_evicted_says_nothing_of_how_long_requests_are_served() {
     assert_eq!(pool.passes(&mut [&mut vm]).0, 1);
     assert!(before.is_some());
     assert_eq!(time_to_free(&pool), before.map(|before| Millis(before.0 / 2)), "two are in flight, as long as before");
+}
+
+#[test]
+fn what_starts_is_given_up_or_gives_way_names_its_stream() {
+    let mut proxy = with(&json!({
+        "lanes": [
+            {"name": "high", "priority": 1, "queue": {"max_wait": "1s"}},
+            {"name": "low", "preemptible": true, "queue": {"max_wait": "60s"}},
+        ],
+        "pools": [{"name": "p", "max_in_flight": 1}],
+    }));
+    let mut vm = proxy.vm();
+    let owned = |proxy: &Proxy, owner, lane| Waiter { owner: StreamId(owner), ..proxy.waiter("light", lane, 100) };
+    let Ok(Joined::Started(first)) = proxy.come(&mut vm, owned(&proxy, 1, "low")) else { panic!("the pool is empty") };
+    let Ok(Joined::Waiting(second)) = proxy.come(&mut vm, owned(&proxy, 2, "low")) else { panic!("it is full") };
+    vm.renew(&*proxy.store, second, owned(&proxy, 2, "low"), proxy.now);
+    assert!(matches!(proxy.come(&mut vm, owned(&proxy, 3, "high")), Ok(Joined::Waiting(_))));
+    proxy.carry(&mut [&mut vm]);
+    assert_eq!(vm.take_evictions(), [Eviction { owner: StreamId(1), lease: first.lease }]);
+    proxy.later(1_000);
+    let given_up: Vec<StreamId> = vm.poll(&*proxy.store, proxy.now).refused.iter().map(|one| one.owner).collect();
+    assert_eq!(given_up, [StreamId(3)]);
+    vm.release(&*proxy.store, first.lease, Usage::Refused, proxy.now);
+    let started = proxy.carry(&mut [&mut vm]);
+    assert_eq!(started.iter().map(|(_, started)| started.owner).collect::<Vec<_>>(), [StreamId(2)]);
+    let lease = started[0].1.admission.lease;
+    assert!(matches!(proxy.come(&mut vm, owned(&proxy, 4, "high")), Ok(Joined::Waiting(_))));
+    proxy.carry(&mut [&mut vm]);
+    assert_eq!(vm.take_evictions(), [Eviction { owner: StreamId(2), lease }], "a lease has the stream of its waiter");
 }

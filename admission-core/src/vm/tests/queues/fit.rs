@@ -73,7 +73,7 @@ fn a_head_that_does_not_fit_lets_pass_then_holds_then_lets_pass() {
                 assert!(!of_a || started.ticket != large, "100 blocks are never free for it");
                 running.push(Small { ends: Time(now.0 + 2_000), lease: started.admission.lease });
             }
-            for (ticket, refusal) in progress.refused {
+            for GivenUp { ticket, refusal, .. } in progress.refused {
                 assert_eq!((of_a, ticket, refusal.reason), (true, large, Reason::QueueTimeout));
                 ended_at = Some(since);
             }
@@ -247,7 +247,7 @@ fn a_hold_ends_for_all_when_its_waiter_is_refused_for_good() {
     let smaller = json!({"address": "10.0.0.1:80", "state": "up", "scraped_ms_ago": 1, "busy": false, "ranks": [rank]});
     take_view(&proxy, 2, &json!({"workers": [smaller]}));
     let refused = vm.poll(&*proxy.store, proxy.now).refused;
-    assert_eq!((refused[0].0, refused[0].1.reason), (large, Reason::Oversize));
+    assert_eq!((refused[0].ticket, refused[0].refusal.reason), (large, Reason::Oversize));
     let pool = proxy.policy.pools().next().unwrap();
     let (ledger, _) = store::read::<Ledger>(&*proxy.store, &pool.key).unwrap();
     assert_eq!(ledger.line_kept_for(proxy.now), Millis(0));

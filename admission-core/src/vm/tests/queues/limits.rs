@@ -22,7 +22,7 @@ fn a_pool_without_workers_holds_requests_until_one_appears() {
     push(&proxy, 8, &[], 0.0);
     let progress = vm.poll(&*proxy.store, proxy.now);
     assert_eq!(progress.refused.len(), 1);
-    assert_eq!((progress.refused[0].0, progress.refused[0].1.reason), (early, Reason::NoWorkers));
+    assert_eq!((progress.refused[0].ticket, progress.refused[0].refusal.reason), (early, Reason::NoWorkers));
     let wakes = push(&proxy, 9, &[false], 0.0);
     assert_eq!(wakes.len(), 1, "a new view wakes");
     assert_eq!(vm.woken(&*proxy.store, &wakes[0].note, proxy.now).started.len(), 1);

@@ -20,11 +20,11 @@ fn gave_way(proxy: &Proxy, from: &mut Vm, vm: &mut Vm) -> Vec<Ticket> {
     let wakes: Vec<Wake> = from.take_wakes().into_iter().filter(|wake| Some(wake.slot) == vm.slot()).collect();
     let notes = wakes.iter().map(|wake| Note::decode(&wake.note.encode()).unwrap());
     let refused = notes.flat_map(|note| vm.woken(&*proxy.store, &note, proxy.now).refused).collect::<Vec<_>>();
-    assert!(refused.iter().all(|(_, refusal)| {
+    assert!(refused.iter().all(|GivenUp { refusal, .. }| {
         let limit = refusal.limit.as_ref().unwrap();
         refusal.reason == Reason::QueueFull && &*limit.knob == "pools[p].queue.max_requests" && limit.measured == 5
     }));
-    refused.into_iter().map(|(ticket, _)| ticket).collect()
+    refused.into_iter().map(|given_up| given_up.ticket).collect()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn in_a_full_pool_the_newest_of_the_lowest_lane_gives_way_to_a_higher_one() {
     for (came, gives_way) in [("high", low[1]), ("high", low[0]), ("high", middle[1])] {
         proxy.wait(&mut vm, "acme", came);
         let told = vm.poll(&*proxy.store, proxy.now).refused;
-        assert_eq!(told.iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), [gives_way]);
+        assert_eq!(told.iter().map(|given_up| given_up.ticket).collect::<Vec<_>>(), [gives_way]);
         assert_eq!(proxy.waiting(), 4);
     }
     let middle_again = proxy.waiter("light", "middle", 1);
@@ -72,7 +72,7 @@ fn a_waiter_gives_way_although_the_message_was_lost() {
     let low: Vec<Ticket> = (0..4).map(|_| proxy.wait(&mut b, "light", "low")).collect();
     proxy.wait(&mut a, "light", "high");
     a.take_wakes();
-    let gave_way = |vm: &mut Vm| vm.poll(&*proxy.store, proxy.now).refused.first().map(|(ticket, _)| *ticket);
+    let gave_way = |vm: &mut Vm| vm.poll(&*proxy.store, proxy.now).refused.first().map(|given_up| given_up.ticket);
     assert_eq!((gave_way(&mut b), gave_way(&mut b)), (Some(low[3]), None));
     assert_eq!(proxy.waiting(), 4);
 }

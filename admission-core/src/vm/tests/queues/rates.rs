@@ -34,7 +34,7 @@ fn tenant_of_one_a_second(more: &Value) -> Proxy {
 type Starts = Vec<(u64, Ticket)>;
 
 /// Lets time go by poll by poll; who has started when, in milliseconds, and who was refused.
-fn pass(proxy: &mut Proxy, vms: &mut [&mut Vm], time: Millis) -> (Starts, Vec<(Ticket, Refusal)>) {
+fn pass(proxy: &mut Proxy, vms: &mut [&mut Vm], time: Millis) -> (Starts, Vec<GivenUp>) {
     let (begun, mut started, mut refused) = (proxy.now, Vec::new(), Vec::new());
     while proxy.now.since(begun) < time {
         proxy.now = Time(proxy.now.0 + POLL.0);
@@ -333,7 +333,7 @@ fn of_those_that_wait_for_a_rate_the_last_of_a_flood_gives_way() {
     assert_eq!((refusal.reason, advice(&refusal)), (Reason::QueueFull, 5_000), "{refusal}");
     proxy.wait(&mut vm, "globex", "low");
     let displaced = vm.poll(&*proxy.store, proxy.now).refused;
-    assert_eq!(displaced.iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), tickets[3..]);
+    assert_eq!(displaced.iter().map(|given_up| given_up.ticket).collect::<Vec<_>>(), tickets[3..]);
 }
 
 /// A tenant with a cap and a budget, of which the cap binds first.
@@ -407,7 +407,7 @@ fn a_waiter_that_its_routes_budget_refuses_keeps_back_no_other() {
     let other = proxy.wait(&mut vm, "acme", "low");
     proxy.end(&mut vm, running);
     let (started, refused) = pass(&mut proxy, &mut [&mut vm], Millis(5));
-    let refused: Vec<_> = refused.iter().map(|(ticket, refusal)| (*ticket, refusal.reason)).collect();
+    let refused: Vec<_> = refused.iter().map(|given_up| (given_up.ticket, given_up.refusal.reason)).collect();
     assert_eq!(started.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), [tickets[0]]);
     assert_eq!(refused, [(tickets[1], Reason::TenantRequestRate), (tickets[2], Reason::TenantRequestRate)]);
     let lease = *vm.leases.keys().next().unwrap();

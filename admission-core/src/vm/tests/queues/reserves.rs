@@ -69,8 +69,8 @@ fn who_is_kept_out_by_a_reserve_has_a_lower_one_evicted() {
     let low = [(); 2].map(|()| proxy.start(&mut vm, "light", "low"));
     let mid = proxy.wait(&mut vm, "light", "mid");
     assert_eq!(proxy.carry(&mut [&mut vm]), []);
-    assert_eq!(vm.take_evictions(), [low[1]], "the newest");
+    assert_eq!(vm.leases_to_evict(), [low[1]], "the newest");
     proxy.end(&mut vm, low[1]);
     assert_eq!(proxy.carry(&mut [&mut vm])[0].1.ticket, mid);
-    assert_eq!(vm.take_evictions(), []);
+    assert_eq!(vm.leases_to_evict(), []);
 }
