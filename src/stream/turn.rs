@@ -81,7 +81,7 @@ impl Stream {
 impl Stream {
     /// Its turn has come.
     pub fn start(&mut self, admission: Admission, waited: Millis) {
-        let Phase::Waiting(mut taking, turn) = std::mem::replace(&mut self.phase, Phase::Passing) else {
+        let Some((mut taking, turn)) = self.take_waiting() else {
             // It has ended in the meantime, so what it was given goes back.
             self.lease = Some(admission.lease);
             return self.release_as(Usage::Refused);
@@ -101,7 +101,7 @@ impl Stream {
 
     /// It has waited for nothing.
     pub fn give_up(&mut self, refused: &Refusal) {
-        if let Phase::Waiting(taking, turn) = std::mem::replace(&mut self.phase, Phase::Passing) {
+        if let Some((taking, turn)) = self.take_waiting() {
             let waited = host::now().since(turn.since);
             self.waited = Some(waited);
             let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
@@ -145,15 +145,24 @@ impl Stream {
         self.phase = Phase::Refused;
     }
 
+    /// Takes a request that waits out of its phase. Another phase stays as it is: a new policy is offered to every stream.
+    fn take_waiting(&mut self) -> Option<(Taking, Turn)> {
+        match std::mem::replace(&mut self.phase, Phase::Passing) {
+            Phase::Waiting(taking, turn) => Some((taking, turn)),
+            other => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+
     /// Another policy has come while it waits: it is held to that one from now on.
     pub fn renew(
         &mut self,
         policy: &Rc<Policy>,
         routes: &Rc<Routes>,
     ) -> Option<(Ticket, Result<Box<Waiter>, Refusal>)> {
-        let Phase::Waiting(mut taking, mut turn) = std::mem::replace(&mut self.phase, Phase::Passing) else {
-            return None;
-        };
+        let (mut taking, mut turn) = self.take_waiting()?;
         (self.policy, self.routes) = (Rc::clone(policy), Rc::clone(routes));
         let arrival = taking.intake.arrival();
         let terms = Terms::of(policy, arrival, &self.route(arrival, &taking.location));
