@@ -21,9 +21,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// A stream of a root that begins under the root's policy; both by their numbers in the proxy.
-    pub fn new(ids: (u32, u32), policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
-        let (id, root) = (StreamId(ids.0), ids.1);
+    /// A stream that begins under its root's policy.
+    pub fn new((id, root): (StreamId, u32), policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
         let stream = Rc::new(RefCell::new(Stream::new((id, root), policy, routes, Rc::clone(&instance))));
         instance.begins(id, &stream);
         Self { id, stream, instance }

@@ -136,7 +136,7 @@ impl Instance {
         }
     }
 
-    /// Has a root that has just been called, and is the one that the proxy acts on, called as often as those that wait need.
+    /// Has a root that has just ticked called as often as those that wait need.
     pub fn pace(&self, root: u32) {
         let waits = self.vm.borrow().waiting() > 0;
         let (poller, period) = match self.poller.get() {

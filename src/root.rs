@@ -6,7 +6,7 @@ use std::rc::Rc;
 use admission_core::policy::{Plugin, Policy};
 use admission_core::routes::Routes;
 use admission_core::units::Time;
-use admission_core::vm::TICK;
+use admission_core::vm::{StreamId, TICK};
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
@@ -126,15 +126,16 @@ impl RootContext for Root {
 
     fn on_queue_ready(&mut self, queue: u32) {
         if let Role::Filter(Filter { instance, .. }) = &self.role {
+            // Why no change of pace: each starts the period again, so that waits which begin and end between two ticks would put off
+            // every tick, and with it the heartbeat.
             instance.woken(queue);
-            instance.pace(self.context_id);
         }
     }
 
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
         match &self.role {
             Role::Filter(Filter { policy, routes, instance, .. }) => Some(Box::new(Exchange::new(
-                (id, self.context_id),
+                (StreamId(id), self.context_id),
                 Rc::clone(policy),
                 Rc::clone(routes),
                 Rc::clone(instance),

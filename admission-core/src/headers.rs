@@ -106,7 +106,7 @@ impl Headers {
     }
 }
 
-#[cfg(any(test, feature = "sim"))]
+#[cfg(test)]
 impl<'a, V: AsRef<[u8]> + 'a> FromIterator<(&'a str, V)> for Headers {
     /// Headers in the order given, as a proxy would bring them.
     fn from_iter<I: IntoIterator<Item = (&'a str, V)>>(pairs: I) -> Self {

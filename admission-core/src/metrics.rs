@@ -124,7 +124,7 @@ pub struct Measured {
 /// Histograms of answers, by pool and lane.
 #[derive(Clone, Copy)]
 enum Histogram {
-    /// Until the first output of a stream.
+    /// Time until the first output of a stream.
     Ttft,
     /// Time from then to its end.
     Decode,

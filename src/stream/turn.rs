@@ -75,16 +75,39 @@ impl Stream {
             arrived,
         }
     }
+
+    /// The caller has left while it waited.
+    pub(super) fn leaves(&mut self, taking: &Taking, turn: &Turn) {
+        let now = host::now();
+        self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
+        let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
+        self.instance.metrics.with(|metrics| metrics.count(&labels, LEFT));
+        self.instance.metrics.with(|metrics| metrics.record_wait(&labels, LEFT, now.since(turn.since)));
+        self.waited = Some(now.since(turn.since));
+        self.note_terms(taking);
+        self.note_verdict(Outcome::Left, labels, None);
+    }
+
+    /// Takes a request that waits out of its phase. Another phase stays as it is.
+    // Why: a new policy is offered to every stream, and most of these do not wait.
+    fn take_waiting(&mut self) -> Option<(Taking, Turn)> {
+        match std::mem::replace(&mut self.phase, Phase::Passing) {
+            Phase::Waiting(taking, turn) => Some((taking, turn)),
+            other => {
+                self.phase = other;
+                None
+            }
+        }
+    }
 }
 
-/// What root callbacks do with a stream, which the proxy has made the one that they act on.
+/// Acts of root callbacks on a stream, which is the one that the proxy acts on meanwhile; but for [`Stream::renew`].
 impl Stream {
     /// Its turn has come.
     pub fn start(&mut self, admission: Admission, waited: Millis) {
         let Some((mut taking, turn)) = self.take_waiting() else {
             // It has ended in the meantime, so what it was given goes back.
-            self.lease = Some(admission.lease);
-            return self.release_as(Usage::Refused);
+            return self.instance.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now()));
         };
         self.waited = Some(waited);
         let Turn { ask, pool, .. } = turn;
@@ -119,18 +142,6 @@ impl Stream {
         }
     }
 
-    /// The caller has left while it waited.
-    pub(super) fn leaves(&mut self, taking: &Taking, turn: &Turn) {
-        let now = host::now();
-        self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
-        let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
-        self.instance.metrics.with(|metrics| metrics.count(&labels, LEFT));
-        self.instance.metrics.with(|metrics| metrics.record_wait(&labels, LEFT, now.since(turn.since)));
-        self.waited = Some(now.since(turn.since));
-        self.note_terms(taking);
-        self.note_verdict(Outcome::Left, labels, None);
-    }
-
     /// It gives way to a request of a higher lane.
     pub fn evict(&mut self) {
         let Some(lease) = self.lease.filter(|_| !self.answered) else { return };
@@ -143,17 +154,6 @@ impl Stream {
         self.release_as(Usage::Refused);
         self.respond(&refused, self.api, (&self.tenant_key, self.spending.rates()));
         self.phase = Phase::Refused;
-    }
-
-    /// Takes a request that waits out of its phase. Another phase stays as it is: a new policy is offered to every stream.
-    fn take_waiting(&mut self) -> Option<(Taking, Turn)> {
-        match std::mem::replace(&mut self.phase, Phase::Passing) {
-            Phase::Waiting(taking, turn) => Some((taking, turn)),
-            other => {
-                self.phase = other;
-                None
-            }
-        }
     }
 
     /// Another policy has come while it waits: it is held to that one from now on.

@@ -32,6 +32,12 @@ struct Proxy {
     now: Time,
 }
 
+/// A request that can be steered, of a stream that no test looks at.
+fn request<'a>(ask: Ask, rules: Rules<'a>, tenant_key: &'a str) -> Request<'a> {
+    let owner = StreamId::default();
+    Request { owner, ask, rules, tenant_key, can_be_steered: true, bytes: 0, deadline: None, sub: None }
+}
+
 impl Vm {
     fn leases_to_evict(&mut self) -> Vec<LeaseId> {
         self.take_evictions().iter().map(|eviction| eviction.lease).collect()
@@ -66,16 +72,7 @@ impl Proxy {
 
     fn admit_to(&self, vm: &mut Vm, tenant: &str, pool: &str) -> Result<LeaseId, Reason> {
         let key = self.policy.tenant_key(tenant);
-        let request = Request {
-            owner: StreamId::default(),
-            ask: ask(100, 60),
-            rules: self.rules(tenant, pool),
-            tenant_key: &key,
-            can_be_steered: true,
-            bytes: 0,
-            deadline: None,
-            sub: None,
-        };
+        let request = request(ask(100, 60), self.rules(tenant, pool), &key);
         vm.admit(&*self.store, &request, self.now).map(|admission| admission.lease).map_err(|refusal| refusal.reason)
     }
 

@@ -11,7 +11,8 @@
 
 use std::sync::OnceLock;
 
-use admission_core::arrival::Arrival;
+use admission_core::arrival::{Arrival, RequestAttributes, spoofed};
+use admission_core::headers::Headers;
 use admission_core::identity::{UriName, tenant_name};
 use admission_core::keys::{in_record, other_place};
 use admission_core::pairs;
@@ -146,22 +147,15 @@ fn check_terms(lines: &Lines<'_>, path: &str) {
     let policy = policy();
     let text = |line: &[u8]| String::from_utf8_lossy(line).into_owned();
     let given = |line: &[u8]| Some(text(line)).filter(|text| !text.is_empty());
-    let arrival = Arrival {
-        tenant: tenant_name(lines.tenant).unwrap_or_else(|| policy.default_tenant.clone()),
-        asked_lane: given(lines.lane),
-        objectives: given(lines.objective).into_iter().collect(),
-        path: path.to_owned(),
-        api: Api::of_plain_path(path),
-        body_bytes: None,
-        encoded: false,
-        says_json: true,
-        wrong_key: false,
-        tier: None,
-        spoofed: false,
-        ttft_deadline: None,
-        sub: None,
-        no_queue: false,
-    };
+    let arrival = read(policy, lines);
+    let tenant = tenant_name(lines.tenant).unwrap_or_else(|| policy.default_tenant.clone());
+    assert_eq!((&arrival.tenant, arrival.path.as_str()), (&tenant, path));
+    assert_eq!(arrival.asked_lane.as_deref(), str::from_utf8(lines.lane).ok(), "a lane that is no text is none");
+    assert_eq!(
+        arrival.ttft_deadline,
+        Arrival::deadline(str::from_utf8(lines.deadline).unwrap_or_default().trim_ascii())
+    );
+    assert!(!arrival.spoofed && !arrival.wrong_key, "{arrival:?}");
     let route = policy.route(arrival.place(None, None), Route::default());
     let terms = Terms::of(policy, &arrival, &route);
     let model = given(lines.model);
@@ -188,10 +182,50 @@ fn check_terms(lines: &Lines<'_>, path: &str) {
     }
 }
 
+/// The arrival of a request with these headers, of which the proxy knows nothing more.
+fn read(policy: &Policy, lines: &Lines<'_>) -> Arrival {
+    let bytes = proxy::pairs(&[
+        (b":path", lines.path),
+        (b"x-lane", lines.lane),
+        (b"x-llm-d-inference-objective", lines.objective),
+        (b"x-llm-d-slo-ttft-ms", lines.deadline),
+        (b"x-tenant", lines.tenant),
+        (b"content-type", lines.content_type),
+        (b"content-encoding", lines.encoding),
+    ]);
+    let headers = Headers::new(bytes);
+    Arrival::read(policy, &headers, &Nothing, &spoofed(policy, &headers))
+}
+
+/// Attributes of a request of which the proxy knows none.
+struct Nothing;
+
+impl RequestAttributes for Nothing {
+    fn dynamic_metadata(&self, _: &[String]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn peer_uri(&self) -> Option<String> {
+        None
+    }
+
+    fn route_metadata(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn route_name(&self) -> Option<String> {
+        None
+    }
+
+    fn virtual_host(&self) -> Option<String> {
+        None
+    }
+}
+
 fn policy() -> &'static Policy {
     static POLICY: OnceLock<Policy> = OnceLock::new();
     POLICY.get_or_init(|| {
-        let json = r#"{"lanes": [{"name": "interactive", "priority": 100}, {"name": "standard"}, {"name": "batch"}],
+        let json = r#"{"tenant": {"sources": [{"header": "x-tenant"}]}, "lanes": [{"name": "interactive", "priority": 100}, {"name": "standard"}, {"name": "batch"}],
             "default_lane": "standard", "lane_header": "x-lane", "fairness_header": "x-user", "objectives": {"nightly": "batch", "chat": "interactive"},
             "lane_rules": [{"path_prefix": "/v1/embeddings", "lane": "batch"}, {"model": "chat-*", "lane": "interactive"}],
             "tiers": {"free": {"max_in_flight": 9, "max_lane": "standard"}},

@@ -66,16 +66,7 @@ impl Proxy {
         let classes = rules.pool.classes_of(None, Tokens(prompt));
         let key = self.policy.tenant_key("acme");
         let rules = Rules { classes: &classes, ..rules };
-        let request = Request {
-            owner: StreamId::default(),
-            ask: ask(prompt),
-            rules,
-            tenant_key: &key,
-            can_be_steered: true,
-            bytes: 0,
-            deadline: None,
-            sub: None,
-        };
+        let request = request(ask(prompt), rules, &key);
         vm.admit(&*self.store, &request, self.now).map_err(|refusal| refusal.reason)
     }
 
@@ -145,16 +136,7 @@ fn steered_requests_are_counted_at_their_worker_and_its_cap_binds() {
     assert_eq!((held(A), held(B)), (1, 1), "the last one was not steered");
     push(&proxy, 4, &[(A, false), (B, false)]);
     let (rules, tenant_key) = (proxy.rules("acme", "p"), &proxy.policy.tenant_key("acme"));
-    let request = Request {
-        owner: StreamId(0),
-        ask: ask(1),
-        rules,
-        tenant_key,
-        can_be_steered: false,
-        bytes: 0,
-        deadline: None,
-        sub: None,
-    };
+    let request = Request { can_be_steered: false, ..request(ask(1), rules, tenant_key) };
     assert_eq!(two.admit(&*proxy.store, &request, proxy.now).unwrap().endpoint, None, "its headers have gone on");
     assert_eq!((held(A), held(B)), (1, 1));
 }
@@ -264,16 +246,7 @@ fn a_prompt_that_is_not_read_makes_its_worker_busy_from_when_it_is_sent() {
         let mut vm = proxy.vm();
         let claim = Ask { prompt_read: false, ..ask(5_000) };
         let (key, rules) = (proxy.policy.tenant_key("acme"), proxy.rules("acme", "p"));
-        let request = Request {
-            owner: StreamId(0),
-            ask: claim,
-            rules,
-            tenant_key: &key,
-            can_be_steered: true,
-            bytes: 0,
-            deadline: None,
-            sub: None,
-        };
+        let request = request(claim, rules, &key);
         let claims: Vec<_> = (0..2).map(|_| vm.admit(&*proxy.store, &request, proxy.now).unwrap().lease).collect();
         let short = proxy.ask(&mut vm, 1).unwrap().lease;
         vm.release(&*proxy.store, short, Usage::AsEstimated, proxy.now);
