@@ -4,15 +4,13 @@
 //! also panics on a status it does not expect; the host gives those only for maps and buffers outside their callbacks,
 //! where nothing here is called.
 
-use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
 use admission_core::answer::Answer;
-use admission_core::arrival::RequestAttributes;
+use admission_core::attributes::{AnswerAttributes, RequestAttributes};
 use admission_core::headers::Headers;
 use admission_core::metrics::Kind;
 use admission_core::routes::ROUTE_METADATA;
-use admission_core::tags::Tags;
 use admission_core::units::{Millis, Time};
 use proxy_wasm::hostcalls;
 use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status};
@@ -24,45 +22,11 @@ unsafe extern "C" {
     fn proxy_set_header_map_pairs(map: u32, data: *const u8, size: usize) -> u32;
 }
 
-/// Whether time stands still, and at what, once somebody has asked.
-#[derive(Clone, Copy)]
-enum Clock {
-    Runs,
-    Stands(Option<Time>),
-}
-
-thread_local! {
-    static CLOCK: Cell<Clock> = const { Cell::new(Clock::Runs) };
-}
-
-/// While this lives the time stands still: a callback asks for it many times, and takes less than the clock can tell.
-pub struct Moment;
-
-impl Moment {
-    /// Begins; the first who asks looks at the clock.
-    pub fn begin() -> Self {
-        CLOCK.set(Clock::Stands(None));
-        Self
-    }
-}
-
-impl Drop for Moment {
-    fn drop(&mut self) {
-        CLOCK.set(Clock::Runs);
-    }
-}
-
 /// The process's monotonic clock, the same in every VM.
 pub fn now() -> Time {
-    match CLOCK.get() {
-        Clock::Stands(Some(now)) => now,
-        Clock::Stands(None) => {
-            let now = clock();
-            CLOCK.set(Clock::Stands(Some(now)));
-            now
-        }
-        Clock::Runs => clock(),
-    }
+    // SAFETY: the call only writes its result, and the clock and precision are constants the host knows.
+    let nanoseconds = unsafe { wasip1::clock_time_get(wasip1::CLOCKID_MONOTONIC, 1_000_000) };
+    Time(nanoseconds.unwrap_or_default() / 1_000_000)
 }
 
 /// The time of day.
@@ -70,12 +34,6 @@ pub fn time_of_day() -> SystemTime {
     // SAFETY: as above.
     let nanoseconds = unsafe { wasip1::clock_time_get(wasip1::CLOCKID_REALTIME, 1_000_000) };
     SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds.unwrap_or_default())
-}
-
-fn clock() -> Time {
-    // SAFETY: the call only writes its result, and the clock and precision are constants the host knows.
-    let nanoseconds = unsafe { wasip1::clock_time_get(wasip1::CLOCKID_MONOTONIC, 1_000_000) };
-    Time(nanoseconds.unwrap_or_default() / 1_000_000)
 }
 
 /// Writes a line into the proxy's log at its highest level. What the host says to that is of no use to a program that ends.
@@ -89,7 +47,7 @@ pub fn root_id() -> String {
     String::from_utf8_lossy(&id).into_owned()
 }
 
-/// Attributes of the request whose headers the current callback brings.
+/// Attributes of the request or answer whose headers the current callback brings.
 pub struct Attributes;
 
 impl RequestAttributes for Attributes {
@@ -119,16 +77,20 @@ impl RequestAttributes for Attributes {
     fn virtual_host(&self) -> Option<String> {
         text_property(&["xds", "virtual_host_name"])
     }
+
+    fn filter_state(&self, name: &str) -> Option<String> {
+        text_property(&[name])
+    }
 }
 
-/// The worker that the request was sent to last, or was to be, as `ip:port`.
-pub fn worker() -> Option<String> {
-    text_property(&["upstream", "address"])
-}
+impl AnswerAttributes for Attributes {
+    fn worker(&self) -> Option<String> {
+        text_property(&["upstream", "address"])
+    }
 
-/// The proxy's word for where the answer has come from, such as `via_upstream` or `response_timeout`.
-pub fn answer_detail() -> String {
-    text_property(&["response", "code_details"]).unwrap_or_default()
+    fn detail(&self) -> String {
+        text_property(&["response", "code_details"]).unwrap_or_default()
+    }
 }
 
 fn text_property(path: &[&str]) -> Option<String> {
@@ -168,11 +130,6 @@ pub fn set_request_header(name: &str, value: &str) {
         "set a request header",
         hostcalls::set_map_value_bytes(MapType::HttpRequestHeaders, name, Some(value.as_bytes())),
     );
-}
-
-/// Puts tags on the request. Only while its headers have not gone on.
-pub fn tag(tags: &Tags<'_>) {
-    tags.each(set_request_header);
 }
 
 /// Removes every copy of a request header. Only while the headers have not gone on.
@@ -230,11 +187,6 @@ pub fn response_body(start: usize, length: usize) -> Vec<u8> {
 /// Sets a value that access logs find in the filter state under `wasm.` and this name.
 pub fn set_filter_state(name: &str, value: &[u8]) {
     report("set filter state", hostcalls::set_property(vec![name], Some(value)));
-}
-
-/// A value of the current stream's filter state that [`set_filter_state`] has set, in this filter or in another one of wasm.
-pub fn filter_state(name: &str) -> Option<String> {
-    text_property(&[name])
 }
 
 /// A kind of value in filter states; values of no kind are bytes, and last as long as their stream.
@@ -342,11 +294,6 @@ pub fn random() -> u64 {
     // SAFETY: the pointer and the length are those of the array.
     let filled = unsafe { wasip1::random_get(bytes.as_mut_ptr(), bytes.len()) };
     filled.map_or(0, |()| u64::from_le_bytes(bytes))
-}
-
-/// A random number, for spreading callers who were refused together.
-pub fn dice() -> u32 {
-    random() as u32
 }
 
 /// Defines a metric; `None` where the host will not.

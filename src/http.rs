@@ -11,6 +11,7 @@ use proxy_wasm::types::Action;
 
 use crate::host;
 use crate::instance::Instance;
+use crate::shared::Shared;
 use crate::stream::Stream;
 
 /// A stream of the filter.
@@ -23,15 +24,14 @@ pub struct Exchange {
 impl Exchange {
     /// A stream that begins under its root's policy.
     pub fn new((id, root): (StreamId, u32), policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
-        let stream = Rc::new(RefCell::new(Stream::new((id, root), policy, routes, Rc::clone(&instance))));
+        let stream = Rc::new(RefCell::new(Stream::new((id, root), policy, routes)));
         instance.begins(id, &stream);
         Self { id, stream, instance }
     }
 
     /// Hands on a callback.
-    fn with<T>(&self, act: impl FnOnce(&mut Stream) -> T) -> T {
-        let _moment = host::Moment::begin();
-        act(&mut self.stream.borrow_mut())
+    fn with<T>(&self, handle: impl FnOnce(&mut Stream, &mut Shared<'_>) -> T) -> T {
+        self.instance.event(|shared| handle(&mut self.stream.borrow_mut(), shared))
     }
 }
 
@@ -41,13 +41,17 @@ impl HttpContext for Exchange {
     fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
         #[cfg(feature = "test-faults")]
         let _losing = crate::faults::if_commanded();
-        self.with(|stream| stream.request_headers(end_of_stream))
+        let headers = host::request_headers();
+        self.with(|stream, shared| stream.request_headers(&headers, &host::Attributes, end_of_stream, shared))
     }
 
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
         #[cfg(feature = "test-faults")]
         crate::faults::at_request_body(size);
-        self.with(|stream| stream.request_body(size, end_of_stream))
+        self.with(|stream, shared| {
+            let bytes = stream.body_read_from().map(|from| host::request_body(from, size.saturating_sub(from)));
+            stream.request_body(&bytes.unwrap_or_default(), size, end_of_stream, shared)
+        })
     }
 
     fn on_http_request_trailers(&mut self, _: usize) -> Action {
@@ -55,18 +59,27 @@ impl HttpContext for Exchange {
     }
 
     fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
-        self.with(Stream::response_headers);
+        self.with(|stream, shared| {
+            if stream.is_answered() {
+                let mut headers = host::response_headers();
+                stream.response_headers(&mut headers, &host::Attributes, shared);
+                host::set_response_headers(&headers);
+            }
+        });
         Action::Continue
     }
 
     fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
         #[cfg(feature = "test-faults")]
         crate::faults::at_answer_body(size);
-        self.with(|stream| stream.response_body(size, end_of_stream))
+        self.with(|stream, shared| {
+            let bytes = stream.answer_read_from().map(|from| host::response_body(from, size.saturating_sub(from)));
+            stream.answer_goes_on(&bytes.unwrap_or_default(), size, end_of_stream, shared)
+        })
     }
 
     fn on_http_response_trailers(&mut self, _: usize) -> Action {
-        self.with(Stream::response_trailers);
+        self.with(Stream::answer_has_trailers);
         Action::Continue
     }
 

@@ -8,17 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use admission_core::directory::{Directory, Held};
-use admission_core::estimate::Estimator;
 use admission_core::gather::gather;
 use admission_core::keys::Keys;
-use admission_core::policy::{Policy, Pool};
+use admission_core::metrics::Metrics;
+use admission_core::policy::Policy;
 use admission_core::routes::Routes;
 use admission_core::units::Time;
 use admission_core::vm::{Eviction, GivenUp, Note, POLL, Progress, Started, StreamId, TICK, Usage, Vm, Wake};
 
+use crate::effect::{Effect, Names};
+use crate::env::Env;
 use crate::host;
 use crate::metrics::Meters;
 use crate::notices::Notices;
+use crate::shared::{Seeds, Shared};
 use crate::store::SharedData;
 use crate::stream::{self, Stream};
 use crate::wakes::Wakes;
@@ -26,8 +29,8 @@ use crate::wakes::Wakes;
 /// One plugin in this VM.
 pub struct Instance {
     vm: RefCell<Vm>,
-    /// Its counters and gauges.
-    pub metrics: Meters,
+    metrics: RefCell<Metrics>,
+    meters: RefCell<Meters>,
     keys: Keys,
     wakes: Wakes,
     /// All streams that have not ended.
@@ -42,14 +45,15 @@ pub struct Instance {
     notices: Notices,
     /// No other VM has this number.
     pub id: u64,
-    /// Name of the filter state in which access logs find its decisions.
-    pub decisions: String,
+    /// Names for what its streams ask of the proxy.
+    pub names: Names,
     /// Those that roots and streams are held to.
     policies: RefCell<Vec<Weak<Policy>>>,
     /// One of them has gone, and what only it needed is not yet forgotten.
     policy_gone: Cell<bool>,
-    /// Where in long texts samples are taken, which callers are not to know; another for each request. 0 before the first.
-    seed: Cell<u64>,
+    seeds: RefCell<Seeds>,
+    /// Room for the acts that one event asks of the proxy.
+    effects: Cell<Vec<Effect>>,
 }
 
 type Name = (String, String);
@@ -63,8 +67,8 @@ impl Instance {
     pub fn of(policy: &Rc<Policy>, root_id: String, context_id: u32) -> Rc<Self> {
         let instance = INSTANCES.with_borrow_mut(|instances| {
             let name = (policy.namespace.clone(), root_id);
-            let decisions = stream::decisions_of(&name.1);
-            Rc::clone(instances.entry(name).or_insert_with(|| Rc::new(Self::new(policy, decisions))))
+            let names = Names { namespace: name.0.clone(), decisions: stream::decisions_of(&name.1) };
+            Rc::clone(instances.entry(name).or_insert_with(|| Rc::new(Self::new(policy, names))))
         });
         instance.vm.borrow_mut().announce(&Directory::of(policy), Held::of(policy));
         instance.newest.set(context_id);
@@ -72,10 +76,11 @@ impl Instance {
         instance
     }
 
-    fn new(policy: &Policy, decisions: String) -> Self {
+    fn new(policy: &Policy, names: Names) -> Self {
         Self {
             vm: RefCell::new(Vm::new(policy.keys.clone())),
-            metrics: Meters::default(),
+            metrics: RefCell::default(),
+            meters: RefCell::default(),
             keys: policy.keys.clone(),
             wakes: Wakes::default(),
             streams: RefCell::default(),
@@ -85,20 +90,33 @@ impl Instance {
             last_trouble: RefCell::default(),
             notices: Notices::default(),
             id: host::random(),
-            decisions,
+            names,
             policies: RefCell::default(),
             policy_gone: Cell::new(false),
-            seed: Cell::new(0),
+            seeds: RefCell::default(),
+            effects: Cell::default(),
         }
     }
 
-    /// Tells a request where to take samples of a long text.
-    pub fn next_seed(&self) -> u64 {
-        // Groups of one text follow each other, so texts are to lie far apart.
-        const APART: u64 = 0x9e37_79b9_7f4a_7c15;
-        let last = if self.seed.get() == 0 { host::random() } else { self.seed.get() };
-        self.seed.set(last.wrapping_add(APART));
-        self.seed.get()
+    /// Handles an event of the stream that the proxy acts on, then has the proxy do what it asks.
+    pub fn event<T>(&self, handle: impl FnOnce(&mut Shared<'_>) -> T) -> T {
+        let mut effects = self.effects.take();
+        let mut poller = self.poller.get();
+        let done = {
+            let (vm, metrics, seeds) =
+                (&mut self.vm.borrow_mut(), &mut self.metrics.borrow_mut(), &mut self.seeds.borrow_mut());
+            let mut shared =
+                Shared { vm, metrics, env: &Env::default(), effects: &mut effects, poller: &mut poller, seeds };
+            let done = handle(&mut shared);
+            let wakes = shared.vm.take_wakes();
+            self.meters.borrow_mut().take(shared.metrics);
+            self.wakes.send(&self.keys, &wakes);
+            done
+        };
+        self.poller.set(poller);
+        effects.drain(..).for_each(|effect| effect.carry_out(&self.names));
+        self.effects.set(effects);
+        done
     }
 
     /// Asks or changes this VM's part in the count, and sends what others are to be told.
@@ -111,11 +129,6 @@ impl Instance {
         done
     }
 
-    /// Estimator of what a tenant's requests to a pool cost, by the model that they name if that is known.
-    pub fn estimator(&self, pool: &Pool, model: Option<&str>, tenant_key: &str) -> Estimator {
-        self.vm(|vm| vm.estimator(&SharedData, (pool, model), tenant_key, host::now()))
-    }
-
     /// Keeps a stream where root callbacks find it, until it has ended.
     pub fn begins(&self, id: StreamId, stream: &Rc<RefCell<Stream>>) {
         self.streams.borrow_mut().insert(id, Rc::clone(stream));
@@ -124,16 +137,6 @@ impl Instance {
     /// Forgets a stream that the proxy has ended.
     pub fn has_ended(&self, id: StreamId) {
         self.streams.borrow_mut().remove(&id);
-    }
-
-    /// Notes that a stream of a root waits. In a callback of that stream.
-    pub fn has_waiter(&self, root: u32) {
-        if self.poller.get().is_none() {
-            // Why here: the host sets the period of the root to which the current stream belongs, and that root lives as long
-            // as the stream. Why only once: every call starts the period again.
-            self.poller.set(Some(root));
-            host::set_tick_period(POLL);
-        }
     }
 
     /// Has a root that has just ticked called as often as those that wait need.
@@ -177,13 +180,15 @@ impl Instance {
         self.report(result.err().map(|error| error.to_string()).unwrap_or_default());
         if now.since(gauged.get()) >= TICK {
             gauged.set(now);
-            self.metrics.with(|metrics| metrics.record_pools(policy, &SharedData, self.vm.borrow().members(), now));
-            let slot = self.vm.borrow().slot();
+            let (vm, mut metrics) = (self.vm.borrow(), self.metrics.borrow_mut());
+            metrics.record_pools(policy, &SharedData, vm.members(), now);
+            let slot = vm.slot();
             if let Some(slot) = slot {
-                self.metrics.with(|metrics| metrics.record_memory(slot, host::memory_bytes()));
+                metrics.record_memory(slot, host::memory_bytes());
             }
+            self.meters.borrow_mut().take(&mut metrics);
             // Why one VM alone: all see the same views.
-            let first = self.vm.borrow().members().iter().map(|member| member.holder.slot).min();
+            let first = vm.members().iter().map(|member| member.holder.slot).min();
             if slot.is_some() && slot == first {
                 self.notices.look(policy, now);
             }
@@ -194,8 +199,13 @@ impl Instance {
             self.carry_out(progress);
         }
         let together = self.vm(Vm::take_counted_together);
-        self.metrics.with(|metrics| metrics.count_together(together));
-        self.metrics.flush();
+        self.metrics.borrow_mut().count_together(together);
+        self.flush();
+    }
+
+    /// Adds what has been counted to the proxy's counters.
+    pub fn flush(&self) {
+        self.meters.borrow_mut().flush(&mut self.metrics.borrow_mut());
     }
 
     /// Messages have come.
@@ -216,13 +226,13 @@ impl Instance {
         let streams: Vec<(StreamId, Rc<RefCell<Stream>>)> =
             self.streams.borrow().iter().map(|(id, stream)| (*id, Rc::clone(stream))).collect();
         for (id, stream) in streams {
-            let renewed = stream.borrow_mut().renew(policy, routes);
+            let renewed = self.event(|shared| stream.borrow_mut().renew(policy, routes, shared));
             match renewed {
                 Some((ticket, Ok(waiter))) => self.vm(|vm| vm.renew(&SharedData, ticket, *waiter, host::now())),
                 Some((ticket, Err(refused))) => {
                     self.vm(|vm| vm.leave(&SharedData, ticket, host::now()));
                     if host::act_on(id.0) {
-                        stream.borrow_mut().give_up(&refused);
+                        self.event(|shared| stream.borrow_mut().give_up(&refused, shared));
                     }
                 }
                 None => {}
@@ -233,12 +243,12 @@ impl Instance {
     fn carry_out(&self, progress: Progress) {
         for GivenUp { owner, refusal, .. } in progress.refused {
             if let Some(stream) = self.acted_on(owner) {
-                stream.borrow_mut().give_up(&refusal);
+                self.event(|shared| stream.borrow_mut().give_up(&refusal, shared));
             }
         }
         for Started { owner, admission, waited, .. } in progress.started {
             match self.acted_on(owner) {
-                Some(stream) => stream.borrow_mut().start(admission, waited),
+                Some(stream) => self.event(|shared| stream.borrow_mut().start(admission, waited, shared)),
                 // A stream that the proxy has ended without telling gives back what it gets.
                 None => self.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now())),
             }
@@ -250,7 +260,7 @@ impl Instance {
         let evictions = self.vm.borrow_mut().take_evictions();
         for Eviction { owner, .. } in evictions {
             if let Some(stream) = self.acted_on(owner) {
-                stream.borrow_mut().evict();
+                self.event(|shared| stream.borrow_mut().evict(shared));
             }
         }
     }

@@ -14,6 +14,8 @@ compile_error!("bodies are read with vector instructions: unset RUSTFLAGS, or ad
 
 mod control;
 mod crash;
+mod effect;
+mod env;
 #[cfg(feature = "test-faults")]
 mod faults;
 mod host;
@@ -24,6 +26,7 @@ mod notices;
 mod passes;
 mod pull;
 mod root;
+mod shared;
 mod store;
 mod stream;
 mod views;

@@ -4,6 +4,8 @@
 //! redirect: the headers of ours that the request then has are from the former pass. The other lasts as long as the stream, and says which
 //! namespace has judged it already.
 
+use admission_core::attributes::RequestAttributes;
+
 use crate::host::{self, State};
 
 /// Name of the value that lasts as long as the request.
@@ -17,17 +19,17 @@ pub fn declare() {
     host::declare_state(TAGGED, State::OfRequest);
 }
 
-/// Says whether a filter of ours has already put its own headers on the current request.
-pub fn is_tagged() -> bool {
-    host::filter_state(TAGGED).is_some()
+/// Says whether a filter of ours has already put its own headers on a request.
+pub fn is_tagged(attributes: &dyn RequestAttributes) -> bool {
+    attributes.filter_state(TAGGED).is_some()
 }
 
-/// Says whether a filter of the namespace has already judged the current stream.
-pub fn is_judged(namespace: &str) -> bool {
-    host::filter_state(&format!("{JUDGED}{namespace}")).is_some()
+/// Says whether a filter of the namespace has already judged a request.
+pub fn is_judged(namespace: &str, attributes: &dyn RequestAttributes) -> bool {
+    attributes.filter_state(&format!("{JUDGED}{namespace}")).is_some()
 }
 
-/// Leaves both values for filters and passes that follow.
+/// Leaves both values in the current stream, for filters and passes that follow.
 pub fn mark(namespace: &str) {
     host::set_filter_state(TAGGED, b"1");
     host::set_filter_state(&format!("{JUDGED}{namespace}"), b"1");

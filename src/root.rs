@@ -65,7 +65,7 @@ impl Root {
 /// The proxy drops a root when its last stream has ended, which may be after the last tick.
 impl Drop for Filter {
     fn drop(&mut self) {
-        self.instance.metrics.flush();
+        self.instance.flush();
         self.instance.root_is_gone(self.id);
     }
 }
@@ -92,7 +92,7 @@ impl RootContext for Root {
                 let puller = policy.pull.as_ref().map(|pull| Box::new(Puller::new(&policy, pull)));
                 let (policy, routes, gauged) = (Rc::new(*policy), Rc::default(), Cell::default());
                 let instance = Instance::of(&policy, host::root_id(), self.context_id);
-                host::declare_state(&instance.decisions, State::Object);
+                host::declare_state(&instance.names.decisions, State::Object);
                 self.role =
                     Role::Filter(Filter { id: self.context_id, policy, routes, instance, told: false, gauged, puller });
                 host::set_tick_period(TICK);

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::attributes::RequestAttributes;
 use crate::config::EndpointPicker;
 use crate::headers::Headers;
 use crate::identity::{Source, tenant_name};
@@ -14,20 +15,6 @@ use crate::units::Millis;
 /// Headers in which a caller may say in how many milliseconds it wants the first token, the one that is asked first
 /// before the older one.
 const DEADLINE_HEADERS: [&str; 2] = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
-
-/// Attributes that the proxy has of the request whose headers have just come. Each costs a call to the proxy, made when it is asked for.
-pub trait RequestAttributes {
-    /// Value in the request's dynamic metadata: the namespace of the filter that set it, then keys.
-    fn dynamic_metadata(&self, path: &[String]) -> Option<Vec<u8>>;
-    /// First URI among the names in the certificate of the caller's connection.
-    fn peer_uri(&self) -> Option<String>;
-    /// Metadata of the route for this filter, as pairs; empty where the proxy cannot put it into pairs.
-    fn route_metadata(&self) -> Option<Vec<u8>>;
-    /// Name of the route.
-    fn route_name(&self) -> Option<String>;
-    /// Name of the virtual host.
-    fn virtual_host(&self) -> Option<String>;
-}
 
 /// A request as its headers describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -276,7 +276,7 @@ impl Runner {
             classes: pool.classes_of(step.model.as_deref(), prompt),
             lane: Arc::clone(terms.lane(&self.policy, step.model.as_deref())),
             lanes: Arc::clone(self.policy.line_up()),
-            tenant_key: Rc::from(&*terms.tenant_key),
+            tenant_key: Rc::clone(&terms.tenant_key),
             can_be_steered: true,
             bytes: step.bytes,
             kept_bytes: step.bytes,

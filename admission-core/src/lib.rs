@@ -9,6 +9,7 @@
 
 pub mod answer;
 pub mod arrival;
+pub mod attributes;
 pub mod budget;
 pub mod config;
 pub mod control;

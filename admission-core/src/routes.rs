@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use once_cell::unsync::OnceCell;
 
-use crate::arrival::{Arrival, RequestAttributes};
+use crate::arrival::Arrival;
+use crate::attributes::RequestAttributes;
 use crate::policy::{Policy, Route};
 use crate::problem::Problem;
 use crate::route_metadata;

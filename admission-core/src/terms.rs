@@ -1,5 +1,6 @@
 //! What one request is held to: the policy as its tenant, its route and its own wishes narrow it.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::arrival::Arrival;
@@ -9,11 +10,11 @@ use crate::policy::{Lane, Limits, Policy, Pool, Route, RuleSays};
 /// What one request is held to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Terms {
-    /// Name of its tenant.
-    pub tenant: String,
-    /// Place of its tenant's ledger.
-    pub tenant_key: String,
-    /// What its tenant may hold and use here.
+    /// Name of the request's tenant.
+    pub tenant: Rc<str>,
+    /// Place of the tenant's ledger.
+    pub tenant_key: Rc<str>,
+    /// Limits of what the tenant may hold and use on this route.
     pub limits: Arc<Limits>,
     /// Whether the decision binds.
     pub mode: Mode,
@@ -44,8 +45,8 @@ impl Terms {
         let is_unknown = objective.is_none() && !arrival.objectives.is_empty();
         let asks_for_one = asked.or(objective).is_some();
         Self {
-            tenant: arrival.tenant.clone(),
-            tenant_key: policy.tenant_key(&arrival.tenant),
+            tenant: arrival.tenant.as_str().into(),
+            tenant_key: policy.tenant_key(&arrival.tenant).into(),
             mode: limits.mode.or(route.mode).unwrap_or(policy.mode),
             pool: route.pool.clone(),
             upgrades: route.upgrades != Some(Upgrades::Refuse),

@@ -1,12 +1,15 @@
 //! The decision on a request, as the proxy's access logs print it.
 
+use std::rc::Rc;
+
 use admission_core::log::{Decision, Outcome};
 use admission_core::metrics::Labels;
 use admission_core::outcome::{Reason, Refusal};
 use admission_core::usage::{AnswerReader, Form, Served};
 
 use super::{Stream, Taking, labels};
-use crate::host;
+use crate::effect::Effect;
+use crate::shared::Shared;
 
 /// Name of the filter state in which access logs find the decisions of a plugin of this name, behind the proxy's own `wasm.`. Each value of
 /// filter state costs more than writing all of it into one.
@@ -25,7 +28,7 @@ impl Stream {
     /// Notes whose request it is, and whether the decision binds.
     pub(super) fn note_terms(&mut self, taking: &Taking) {
         let terms = taking.intake.terms();
-        self.tenant.clone_from(&terms.tenant);
+        self.tenant = Rc::clone(&terms.tenant);
         self.in_shadow = terms.in_shadow();
     }
 
@@ -58,7 +61,7 @@ impl Stream {
     }
 
     /// Leaves the decision for access logs, which run after the filter; nothing for a request that was not judged.
-    pub(super) fn leave_decision(&mut self, served: Option<&Served>) {
+    pub(super) fn leave_decision(&mut self, served: Option<&Served>, shared: &mut Shared<'_>) {
         if std::mem::replace(&mut self.is_logged, true) {
             return;
         }
@@ -86,6 +89,6 @@ impl Stream {
             waited: self.waited,
             ttft: self.answer.ttft(),
         };
-        host::set_filter_state(&self.instance.decisions, &decision.encode());
+        shared.ask(Effect::LeaveDecision(decision.encode()));
     }
 }

@@ -15,9 +15,9 @@ use admission_core::units::{Millis, Time};
 use admission_core::vm::{Admission, Joined, Usage};
 use proxy_wasm::types::Action;
 
-use super::{Entry, Phase, Stream, Taking, labels};
-use crate::host;
-use crate::store::SharedData;
+use super::{Entry, Phase, Stream, Taking, estimator, labels};
+use crate::effect::Effect;
+use crate::shared::Shared;
 
 /// A place in line.
 pub(super) struct Turn {
@@ -35,22 +35,23 @@ impl Stream {
         ask: Ask,
         pool: Arc<Pool>,
         refused: Refusal,
+        shared: &mut Shared<'_>,
     ) -> Result<Entry, Refusal> {
         if taking.intake.terms().in_shadow() || !taking.intake.could_wait() {
             return Err(refused);
         }
-        let now = host::now();
+        let now = shared.env.now();
         let waiter = self.waiter(taking, ask, &pool, now);
         let reason = refused.reason;
-        match self.instance.vm(|vm| vm.enqueue(&SharedData, waiter, refused, now))? {
+        match shared.vm.enqueue(shared.env.store(), waiter, refused, now)? {
             Joined::Started(admission) => {
-                self.admitted(taking, ask, (Arc::clone(&pool), pool), admission)?;
+                self.admitted(taking, ask, (Arc::clone(&pool), pool), admission, shared)?;
                 Ok(Entry::Admitted)
             }
             Joined::Waiting(ticket) => {
                 let labels = labels(&taking.intake, Some(&pool), taking.intake.lane(&self.policy));
-                self.instance.metrics.with(|metrics| metrics.count_waiting(&labels, reason));
-                self.instance.has_waiter(self.root);
+                shared.metrics.count_waiting(&labels, reason);
+                shared.has_waiter(self.root);
                 Ok(Entry::Waits(Turn { ticket, ask, pool, since: now }))
             }
         }
@@ -66,7 +67,7 @@ impl Stream {
             classes: taking.intake.classes(pool, &ask),
             lane: Arc::clone(taking.intake.lane(&self.policy)),
             lanes: Arc::clone(self.policy.line_up()),
-            tenant_key: terms.tenant_key.as_str().into(),
+            tenant_key: Rc::clone(&terms.tenant_key),
             can_be_steered: taking.headers_open,
             bytes: taking.intake.bytes(),
             kept_bytes: taking.intake.kept_bytes(),
@@ -77,12 +78,12 @@ impl Stream {
     }
 
     /// The caller has left while it waited.
-    pub(super) fn leaves(&mut self, taking: &Taking, turn: &Turn) {
-        let now = host::now();
-        self.instance.vm(|vm| vm.leave(&SharedData, turn.ticket, now));
+    pub(super) fn leaves(&mut self, taking: &Taking, turn: &Turn, shared: &mut Shared<'_>) {
+        let now = shared.env.now();
+        shared.vm.leave(shared.env.store(), turn.ticket, now);
         let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
-        self.instance.metrics.with(|metrics| metrics.count(&labels, LEFT));
-        self.instance.metrics.with(|metrics| metrics.record_wait(&labels, LEFT, now.since(turn.since)));
+        shared.metrics.count(&labels, LEFT);
+        shared.metrics.record_wait(&labels, LEFT, now.since(turn.since));
         self.waited = Some(now.since(turn.since));
         self.note_terms(taking);
         self.note_verdict(Outcome::Left, labels, None);
@@ -104,55 +105,55 @@ impl Stream {
 /// Acts of root callbacks on a stream, which is the one that the proxy acts on meanwhile; but for [`Stream::renew`].
 impl Stream {
     /// Its turn has come.
-    pub fn start(&mut self, admission: Admission, waited: Millis) {
+    pub fn start(&mut self, admission: Admission, waited: Millis, shared: &mut Shared<'_>) {
         let Some((mut taking, turn)) = self.take_waiting() else {
             // It has ended in the meantime, so what it was given goes back.
-            return self.instance.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now()));
+            return shared.vm.release(shared.env.store(), admission.lease, Usage::Refused, shared.env.now());
         };
         self.waited = Some(waited);
         let Turn { ask, pool, .. } = turn;
-        if let Err(refused) = self.admitted(&mut taking, ask, (Arc::clone(&pool), pool), admission) {
-            self.refuse(&taking, &refused);
+        if let Err(refused) = self.admitted(&mut taking, ask, (Arc::clone(&pool), pool), admission, shared) {
+            self.refuse(&taking, &refused, shared);
             return;
         }
         if let Some(labels) = &self.admitted_as {
-            self.instance.metrics.with(|metrics| metrics.record_wait(labels, ADMITTED, waited));
+            shared.metrics.record_wait(labels, ADMITTED, waited);
         }
-        self.go_on(taking);
-        host::resume_request();
+        self.go_on(taking, shared);
+        shared.ask(Effect::Resume);
     }
 
     /// It has waited for nothing.
-    pub fn give_up(&mut self, refused: &Refusal) {
+    pub fn give_up(&mut self, refused: &Refusal, shared: &mut Shared<'_>) {
         if let Some((taking, turn)) = self.take_waiting() {
-            let waited = host::now().since(turn.since);
+            let waited = shared.env.now().since(turn.since);
             self.waited = Some(waited);
             let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
-            self.instance.metrics.with(|metrics| metrics.record_wait(&labels, refused.reason.label(), waited));
+            shared.metrics.record_wait(&labels, refused.reason.label(), waited);
             // A worker that already answers a request whose body is held back has decided for itself.
             if self.answered {
                 self.note_answered_before(&taking, refused);
-                self.go_on(taking);
-                return host::resume_request();
+                self.go_on(taking, shared);
+                return shared.ask(Effect::Resume);
             }
             // A policy that has come meanwhile may have put it into shadow, where nothing is refused.
-            if self.refuse(&taking, refused) == Action::Continue {
-                host::resume_request();
+            if self.refuse(&taking, refused, shared) == Action::Continue {
+                shared.ask(Effect::Resume);
             }
         }
     }
 
     /// It gives way to a request of a higher lane.
-    pub fn evict(&mut self) {
+    pub fn evict(&mut self, shared: &mut Shared<'_>) {
         let Some(lease) = self.lease.filter(|_| !self.answered) else { return };
-        self.count_admission();
-        let refused = self.instance.vm(|vm| vm.evicted(&SharedData, lease, host::now()));
+        self.count_admission(shared);
+        let refused = shared.vm.evicted(shared.env.store(), lease, shared.env.now());
         if let Some(labels) = self.admitted_as.take() {
-            self.instance.metrics.with(|metrics| metrics.count_evicted(&labels));
+            shared.metrics.count_evicted(&labels);
             self.note_verdict(Outcome::Evicted, labels, Some(&refused));
         }
-        self.release_as(Usage::Refused);
-        self.respond(&refused, self.api, (&self.tenant_key, self.spending.rates()));
+        self.release_as(Usage::Refused, shared);
+        self.respond(&refused, self.api, (&self.tenant_key, self.spending.rates()), shared);
         self.phase = Phase::Refused;
     }
 
@@ -161,15 +162,16 @@ impl Stream {
         &mut self,
         policy: &Rc<Policy>,
         routes: &Rc<Routes>,
+        shared: &mut Shared<'_>,
     ) -> Option<(Ticket, Result<Box<Waiter>, Refusal>)> {
         let (mut taking, mut turn) = self.take_waiting()?;
         (self.policy, self.routes) = (Rc::clone(policy), Rc::clone(routes));
         let arrival = taking.intake.arrival();
-        let terms = Terms::of(policy, arrival, &self.route(arrival, &taking.location));
+        let terms = Terms::of(policy, arrival, &self.route(arrival, &taking.location, shared));
         let ticket = turn.ticket;
         let renewed = match taking.intake.renew(terms, policy) {
             Some(pool) => {
-                let ask = taking.intake.ask(&pool, &self.estimator(&taking.intake, &pool));
+                let ask = taking.intake.ask(&pool, &estimator(&taking.intake, &pool, shared));
                 let waiter = self.waiter(&taking, ask, &pool, turn.since);
                 (turn.ask, turn.pool) = (ask, pool);
                 self.answer.estimate = Some(ask);

@@ -34,6 +34,10 @@ impl RequestAttributes for Proxy {
     fn virtual_host(&self) -> Option<String> {
         None
     }
+
+    fn filter_state(&self, _: &str) -> Option<String> {
+        None
+    }
 }
 
 fn policy(more: &Value) -> Policy {

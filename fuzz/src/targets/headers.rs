@@ -11,7 +11,8 @@
 
 use std::sync::OnceLock;
 
-use admission_core::arrival::{Arrival, RequestAttributes, spoofed};
+use admission_core::arrival::{Arrival, spoofed};
+use admission_core::attributes::RequestAttributes;
 use admission_core::headers::Headers;
 use admission_core::identity::{UriName, tenant_name};
 use admission_core::keys::{in_record, other_place};
@@ -218,6 +219,10 @@ impl RequestAttributes for Nothing {
     }
 
     fn virtual_host(&self) -> Option<String> {
+        None
+    }
+
+    fn filter_state(&self, _: &str) -> Option<String> {
         None
     }
 }

@@ -74,7 +74,7 @@ async fn a_spent_bucket_queues() {
     rig.nothing_trapped().await;
 }
 
-/// Asserts that requests at forty a second started when each might, and not with the ticks of 100 ms: those would let all of them start
+/// Asserts that requests at forty a second started when each might, and not with the ticks of 100 ms: those would let the last one start
 /// after half as long again or later.
 fn one_by_one(answers: &[reqwest::Response], what: &str) {
     let waits: Vec<u64> = answers.iter().filter(|answer| answer.status() == 200).map(waited).collect();
