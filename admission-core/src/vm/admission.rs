@@ -68,7 +68,7 @@ impl Vm {
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
         let evictable = lease.preemptible.then(|| self.evictable_with(&lease));
         let starts = Starts::Request { evictable: evictable.as_deref(), has_climbed_far: turn.has_climbed_far };
-        match lease.claim(rest).charge(store, (&self.members, holder), seen, &starts, judge, now) {
+        match Claim::of(&lease, rest).charge(store, (&self.members, holder), seen, &starts, judge, now) {
             Ok(Granted { spent, endpoint, since, prompts }) => {
                 lease.reading = lease.reading.map(|reading| reading.behind(prompts, known.readers()));
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
@@ -165,8 +165,7 @@ impl Vm {
         let judge = |held: Held<'_>| {
             may_grow(more.amount, (whole.blocks, more.worker, more.band), rules, known, held, now).map(|()| None)
         };
-        let claim: Claim<'_> = more.claim(None);
-        let granted = claim.charge(store, (&self.members, holder), seen, &Starts::Nothing, judge, now);
+        let granted = Claim::of(more, None).charge(store, (&self.members, holder), seen, &Starts::Nothing, judge, now);
         granted.map(|granted| granted.spent[0]).map_err(|denied| {
             self.undo(store, &denied, more, holder, now);
             *denied.refusal

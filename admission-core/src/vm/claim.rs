@@ -13,12 +13,12 @@ use crate::store::{self, Store, StoreError, Version};
 use crate::units::{Millis, Time, Tokens};
 use crate::unnamed::update_at;
 
-/// What a request is to be charged.
+/// Charge that a lease asks for.
 pub(super) struct Claim<'a> {
-    pub(super) lease: &'a Lease,
-    pub(super) flow: Flow,
-    /// Who waits in this VM from then on; `None` for one that did not wait.
-    pub(super) rest: Option<Rest<'a>>,
+    lease: &'a Lease,
+    flow: Flow,
+    /// Waiters left in this VM after it; `None` for a request that did not wait.
+    rest: Option<Rest<'a>>,
 }
 
 /// Waiters of a VM that are left when one has started.
@@ -71,7 +71,12 @@ impl Denied {
     }
 }
 
-impl Claim<'_> {
+impl<'a> Claim<'a> {
+    /// Claim for all that a lease holds.
+    pub(super) fn of(lease: &'a Lease, rest: Option<Rest<'a>>) -> Self {
+        Self { lease, flow: lease.flow(), rest }
+    }
+
     /// Charges the tenant and then the pool, each only if `judge` lets it on the newest of both. Both have been read before,
     /// so that what is refused, which under overload is most, writes nothing.
     pub(super) fn charge(

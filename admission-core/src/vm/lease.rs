@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::StreamId;
-use super::claim::{Claim, Rest};
 use super::prefill::{Read, Reading};
 use crate::budget::{Rates, Spent};
 use crate::decide::MOST_TOKENS;
@@ -64,10 +63,6 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn claim<'a>(&'a self, rest: Option<Rest<'a>>) -> Claim<'a> {
-        Claim { lease: self, flow: self.flow(), rest }
-    }
-
     pub(super) fn flow(&self) -> Flow {
         let key = FlowKey::of(&self.pool_key, self.level_key());
         Flow { key, sub: self.sub, weight: self.weight }
