@@ -8,7 +8,7 @@ use crate::hash;
 use crate::members::{Holder, Members};
 use crate::record::Sections;
 use crate::units::{Blocks, Millis, Time, Tokens};
-use crate::view::{Admitted, WorkerKey};
+use crate::view::{Admitted, Stamp};
 
 mod bands;
 mod begun;
@@ -39,7 +39,7 @@ pub use drain::Drain;
 pub use fair::{Flow, FlowKey};
 pub use last_starts::LAST_STARTS;
 pub use line::{Backlog, Head, Kept, Large, Report, Yielding};
-pub use marks::{RefusedKey, Stamp};
+pub use marks::RefusedKey;
 pub use queued::Queued;
 pub use sub_flows::{SUB_FLOWS, Starts, SubFlow};
 pub use tally::TallyKey;

@@ -31,6 +31,9 @@ pub const FORM: u32 = 2;
 /// Form of documents that a filter takes which names none.
 pub const FIRST_FORM: u32 = 1;
 
+/// Name of a view: the epoch and the generation of its document.
+pub type Stamp = (u64, u64);
+
 /// Body of `POST /sluice/v1/view`.
 ///
 /// ```

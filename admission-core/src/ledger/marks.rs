@@ -1,11 +1,9 @@
 //! Workers of a pool that have refused what they were sent, and of which tenants.
 
-use super::{Ledger, WorkerKey};
+use super::Ledger;
 use crate::record::{Reader, Writer};
 use crate::units::{Millis, Time};
-
-/// Names a view: the epoch and the generation of its document.
-pub type Stamp = (u64, u64);
+use crate::view::{Stamp, WorkerKey};
 
 /// Time for which a worker counts as busy that has refused, if no view comes sooner.
 const MARK_HOLDS: Millis = Millis(1_000);

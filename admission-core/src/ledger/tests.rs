@@ -3,7 +3,7 @@ use crate::budget::Rate;
 use crate::members::Member;
 use crate::outcome::Reason;
 use crate::record::Record;
-use crate::view::Credit;
+use crate::view::{Credit, WorkerKey};
 
 const LANE: LaneKey = LaneKey(7);
 

@@ -1,7 +1,6 @@
 //! The part of the view that every request reads.
 
-use super::{Admitted, Credit, KvBlocks, PoolKv, PoolReport, ViewDocument, WorkerReport};
-use crate::ledger::Stamp;
+use super::{Admitted, Credit, KvBlocks, PoolKv, PoolReport, Stamp, ViewDocument, WorkerReport};
 use crate::units::{Blocks, Millis, Time};
 
 const FORMAT: u8 = 1;
@@ -145,7 +144,7 @@ impl ViewSummary {
         (self.credit.admitted.requests, self.reported_held) == (reported.admitted.requests, reported.held)
     }
 
-    /// The document.
+    /// Name of the view that the summary is part of.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         (self.epoch, self.generation)

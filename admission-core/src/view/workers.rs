@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::{Admitted, KvBlocks, PoolKv, PoolReport, ViewDocument, WorkerReport, WorkerState, kv_used_share};
+use super::{Admitted, KvBlocks, PoolKv, PoolReport, Stamp, ViewDocument, WorkerReport, WorkerState, kv_used_share};
 use crate::hash;
-use crate::ledger::Stamp;
 use crate::record::{Reader, Sections, Writer};
 use crate::units::Blocks;
 
@@ -90,7 +89,7 @@ impl Workers {
         }
     }
 
-    /// The document.
+    /// Name of the view that the list is part of.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         (self.epoch, self.generation)
@@ -240,7 +239,7 @@ impl Takes {
     }
 }
 
-/// The document that a record is of, and what follows.
+/// Name of the view that a record is part of, and the bytes that follow.
 fn read_head(bytes: &[u8], format: u8) -> Option<(Reader<'_>, Stamp)> {
     let (&first, rest) = bytes.split_first()?;
     let mut reader = (first == format).then(|| Reader::of(rest))?;
