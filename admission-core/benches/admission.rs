@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Duration;
 
-use admission_core::decide::{Ask, Held, Known, Rules, Turn, decide, flow_of};
+use admission_core::ask::Ask;
+use admission_core::decide::{Held, Known, Rules, Turn, decide, flow_of};
 use admission_core::ledger::{Amount, Begun, LaneKey, Ledger, TallyKey};
 use admission_core::members::Members;
 use admission_core::policy::{Plugin, Policy};

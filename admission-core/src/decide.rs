@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
+use crate::ask::Ask;
 use crate::budget::NotYet;
 use crate::config::StalePolicy;
 use crate::endpoint::Endpoint;
-use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
+use crate::ledger::{Amount, LaneKey, Ledger, TallyKey};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Cap, Class, Lane, Lanes, Limits, Pool};
@@ -33,59 +34,6 @@ pub use line::{Line, Rank, Turn, flow_of, span_across_tenants, urgency};
 
 use line::{first_in_line, first_of_its_tenant, within_aging_share};
 use sight::{Scene, Sight};
-
-/// What a request asks for, as far as it is known when it is decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// Estimated prompt, over all of its prompts.
-    pub prompt: Tokens,
-    /// The longest of them.
-    pub longest_prompt: Tokens,
-    /// Expected output, over all of its sequences.
-    pub output: Tokens,
-    /// The most output one sequence may have by the request's own word.
-    pub output_limit: Option<Tokens>,
-    /// Whether the prompt was read; a guess from the content length never makes a request too large.
-    pub prompt_read: bool,
-    /// Answers asked for, over all of its prompts; 0 for what does not generate, and while it is not known.
-    pub sequences: u64,
-}
-
-/// Most tokens one request is ever charged.
-pub const MOST_TOKENS: Tokens = Tokens::MOST_OF_A_REQUEST;
-
-impl Ask {
-    /// What the request will hold.
-    #[must_use]
-    pub fn amount(&self, block_size: u32) -> Amount {
-        let tokens = self.tokens();
-        Amount { requests: 1, tokens, blocks: tokens.blocks_of(block_size) }
-    }
-
-    /// What the request will cost its budgets.
-    #[must_use]
-    pub fn cost(&self) -> Cost {
-        Cost { requests: 1, tokens: self.tokens() }
-    }
-
-    fn tokens(&self) -> Tokens {
-        self.prompt.plus(self.output).min(MOST_TOKENS)
-    }
-
-    /// A guess cut down to what a request that fits could be at most; what was read stays as it is. So a request that
-    /// only looks too large is let in when there is room for the largest, and refused once it has proved too large.
-    #[must_use]
-    pub fn at_most_what_fits(self, tenant: &Limits, pool: &Pool) -> Self {
-        if self.prompt_read {
-            return self;
-        }
-        let limit = |cap: &Option<Cap>| cap.as_ref().map_or(u64::MAX, |cap| cap.limit);
-        let whole = limit(&pool.max_model_len).min(limit(&tenant.tokens));
-        let output = self.output.0.min(whole);
-        let prompt = self.prompt.0.min(limit(&pool.max_prompt_tokens)).min(whole.saturating_sub(output));
-        Self { prompt: Tokens(prompt), output: Tokens(output), ..self }
-    }
-}
 
 /// What a request is measured against.
 #[derive(Clone, Copy, Debug)]
@@ -244,6 +192,22 @@ pub fn may_grow(
     let scene = scene(rules, known, held, now);
     let keeps_as = rules.lanes.keeps_as(rules.lane.position, rules.lanes.position_of(band));
     scene.fits_free_blocks(by.blocks, Some(whole), keeps_as, scene.free_beside(worker))
+}
+
+impl Ask {
+    /// A guess cut down to what a request that fits could be at most; what was read stays as it is. So a request that
+    /// only looks too large is let in when there is room for the largest, and refused once it has proved too large.
+    #[must_use]
+    pub fn at_most_what_fits(self, tenant: &Limits, pool: &Pool) -> Self {
+        if self.prompt_read {
+            return self;
+        }
+        let limit = |cap: &Option<Cap>| cap.as_ref().map_or(u64::MAX, |cap| cap.limit);
+        let whole = limit(&pool.max_model_len).min(limit(&tenant.tokens));
+        let output = self.output.0.min(whole);
+        let prompt = self.prompt.0.min(limit(&pool.max_prompt_tokens)).min(whole.saturating_sub(output));
+        Self { prompt: Tokens(prompt), output: Tokens(output), ..self }
+    }
 }
 
 /// Whether a request of this size could ever be served; what was not read proves nothing.

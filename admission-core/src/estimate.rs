@@ -8,8 +8,8 @@
 
 use std::rc::Rc;
 
+use crate::ask::Ask;
 use crate::config::OutputEstimate;
-use crate::decide::Ask;
 use crate::policy::Pool;
 use crate::request::text::Features;
 use crate::request::{Api, Facts, Longest, Media};
@@ -17,7 +17,7 @@ use crate::units::Tokens;
 
 mod errors;
 mod experience;
-mod family;
+mod first_weights;
 mod fit;
 mod output;
 #[cfg(test)]
@@ -26,7 +26,6 @@ mod trust;
 mod weights;
 
 pub use experience::{Batch, Belief, Experience, MOST_OBSERVED, Observed};
-pub use family::Family;
 pub use output::TENANT_SLOTS;
 pub use weights::{Inputs, Weights};
 

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::arrival::Arrival;
+use crate::ask::Ask;
 use crate::control::Receiver;
-use crate::decide::Ask;
 use crate::outcome::{Reason, Refusal, Retry};
 use crate::policy::{Control, Plugin, Policy, Pool, Route};
 use crate::queue::{Ticket, Waiter};

@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use crate::arrival::Arrival;
-use crate::decide::{Ask, fits_ever};
+use crate::ask::Ask;
+use crate::decide::fits_ever;
 use crate::estimate::Estimator;
 use crate::outcome::{Detail, Reason, Refusal, Retry};
 use crate::policy::{Class, Lane, Policy, Pool};

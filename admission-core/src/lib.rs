@@ -9,6 +9,7 @@
 
 pub mod answer;
 pub mod arrival;
+pub mod ask;
 pub mod attributes;
 pub mod budget;
 pub mod config;
@@ -19,6 +20,7 @@ pub mod endpoint;
 pub mod estimate;
 #[cfg(all(test, not(target_family = "wasm")))]
 mod examples;
+pub mod family;
 pub mod forecast;
 pub mod gather;
 pub mod hash;

@@ -5,7 +5,7 @@
 //! Its bytes are written straight: a tree of such a message costs half as much as all else that is done for a request. As protobuf has it, a
 //! field is a byte of number and wire type, a length where the wire type asks for one, and the value.
 
-use crate::decide::Ask;
+use crate::ask::Ask;
 use crate::outcome::{Detail, Refusal};
 use crate::units::{Millis, Tokens};
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::decide::Ask;
+use crate::ask::Ask;
 use crate::outcome::Reason;
 use crate::platform;
 use crate::policy::{Lane, Pool};

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::ask::Ask;
 use crate::budget::{Budgets, Rates, Spent};
-use crate::decide::{Ask, Rules};
+use crate::decide::Rules;
 use crate::directory::{Directory, Held};
 use crate::endpoint::Endpoint;
 use crate::forecast::Promises;

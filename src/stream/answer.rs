@@ -1,8 +1,8 @@
 //! The answer to a request that was admitted: what it costs, how long it takes, and who is told.
 
 use admission_core::answer::push_number;
+use admission_core::ask::Ask;
 use admission_core::attributes::AnswerAttributes;
-use admission_core::decide::Ask;
 use admission_core::estimate::Observed;
 use admission_core::headers::Headers;
 use admission_core::metrics::Measured;

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use admission_core::decide::{Ask, Rules};
+use admission_core::ask::Ask;
+use admission_core::decide::Rules;
 use admission_core::outcome::{Reason, Refusal};
 use admission_core::policy::{Class, Pool};
 use admission_core::tags::Tags;

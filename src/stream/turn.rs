@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use admission_core::decide::Ask;
+use admission_core::ask::Ask;
 use admission_core::log::Outcome;
 use admission_core::metrics::{ADMITTED, LEFT};
 use admission_core::outcome::{Detail, Reason, Refusal, Retry};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{OnRate, PoolQueueConfig, RateConfig, default_hold, text};
-use crate::estimate::Family;
+use crate::family::Family;
 use crate::outcome::Reason;
 use crate::units::Millis;
 

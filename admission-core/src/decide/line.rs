@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::sight::Scene;
-use super::{Ask, Held, Known, Rules};
+use super::{Held, Known, Rules};
+use crate::ask::Ask;
 use crate::gather::gather;
 use crate::hash;
 use crate::ledger::{Blocked, FlowKey, Head, LAST_STARTS, LaneKey, Ledger, Order, Part, Starts, SubFlow};

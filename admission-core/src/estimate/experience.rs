@@ -64,7 +64,8 @@ pub struct Batch {
 /// What is known of one model; a record of a few kilobytes whatever happens.
 ///
 /// ```
-/// use admission_core::estimate::{Batch, Experience, Family, Inputs, Observed};
+/// use admission_core::estimate::{Batch, Experience, Inputs, Observed};
+/// use admission_core::family::Family;
 /// use admission_core::request::{Api, text::Features};
 /// use admission_core::units::Tokens;
 ///

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::family::Family;
 use crate::policy::{Plugin, Policy};
 use crate::request::Scanner;
 use crate::request::text::Features;

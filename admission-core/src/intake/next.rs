@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::decide::Ask;
+use crate::ask::Ask;
 use crate::outcome::Refusal;
 use crate::policy::Pool;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Cap;
 use crate::budget::Rates;
 use crate::config::{EstimateConfig, StalePolicy};
-use crate::estimate::Family;
+use crate::family::Family;
 use crate::ledger::TallyKey;
 use crate::outcome::{Reason, Refusal, Retry};
 use crate::request::Media;

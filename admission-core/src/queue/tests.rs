@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::decide::Ask;
+use crate::ask::Ask;
 use crate::policy::{Plugin, Policy};
 use crate::units::{Millis, Tokens};
 use crate::vm::StreamId;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::decide::Ask;
+use crate::ask::Ask;
 use crate::directory::{Directory, Held};
 use crate::ledger::SubFlow;
 use crate::outcome::Refusal;

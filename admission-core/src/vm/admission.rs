@@ -8,8 +8,9 @@ use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN,
 use super::prefill::Reading;
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm};
+use crate::ask::Ask;
 use crate::budget::{Budgets, Rates, Spent};
-use crate::decide::{Ask, Held, Known, Rules, Turn, decide, may_grow};
+use crate::decide::{Held, Known, Rules, Turn, decide, may_grow};
 use crate::ledger::{Amount, Cost, LaneKey, Ledger, TallyKey};
 use crate::members::Holder;
 use crate::outcome::Refusal;

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use super::Vm;
 use crate::config::OutputEstimate;
-use crate::estimate::{Batch, Belief, Estimator, Experience, Family, Observed};
+use crate::estimate::{Batch, Belief, Estimator, Experience, Observed};
+use crate::family::Family;
 use crate::hash;
 use crate::keys::Keys;
 use crate::policy::Pool;

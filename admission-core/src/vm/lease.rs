@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::StreamId;
 use super::prefill::{Read, Reading};
+use crate::ask::MOST_TOKENS;
 use crate::budget::{Rates, Spent};
-use crate::decide::MOST_TOKENS;
 use crate::ledger::{Amount, Begun, Cost, Evictable, Flow, FlowKey, LaneKey, Ledger, SubFlow, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::{BudgetUnit, Lane, Lanes, Pool};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::lease::{Change, Frees, Kind};
 use super::{LeaseId, Vm};
-use crate::decide::MOST_TOKENS;
+use crate::ask::MOST_TOKENS;
 use crate::ledger::{Amount, Begun};
 use crate::store::Store;
 use crate::units::{Time, Tokens};

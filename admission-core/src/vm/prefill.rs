@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::admission::LITTLE;
 use super::lease::{Change, Frees, Kind, Lease};
 use super::{LeaseId, Usage, Vm};
-use crate::decide::Ask;
+use crate::ask::Ask;
 use crate::ledger::{Amount, Ledger, TallyKey};
 use crate::policy::Lane;
 use crate::store::{self, Store};

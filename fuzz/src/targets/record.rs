@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use admission_core::budget::{Rate, RateKey, Rates};
 use admission_core::directory::Directory;
-use admission_core::estimate::{Batch, Experience, Family, Inputs};
+use admission_core::estimate::{Batch, Experience, Inputs};
+use admission_core::family::Family;
 use admission_core::keys::Keys;
 use admission_core::ledger::{
     Amount, Backlog, Blocked, Cost, Evictable, Flow, FlowKey, Head, Kept, LaneKey, Large, Ledger, Part, Queued, Report,

@@ -7,7 +7,7 @@
 //! - A report put between two events goes, and leaves all others as they would be without it.
 //! - Of one whole JSON document the reader knows what the parser's tree says of its usage.
 
-use admission_core::decide::MOST_TOKENS;
+use admission_core::ask::MOST_TOKENS;
 use admission_core::request::reference::{Literal, Node};
 use admission_core::units::Tokens;
 use admission_core::usage::{AnswerReader, Form, Served, UsageChunkFilter};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use admission_core::estimate::Family;
+use admission_core::family::Family;
 use admission_core::request::text::{Feature, Features};
 use anyhow::{Context, Result, bail};
 use fastrand::Rng;

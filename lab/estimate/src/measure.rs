@@ -1,6 +1,7 @@
 //! Learning from some prompts, testing with others.
 
-use admission_core::estimate::{BYTES_PER_TOKEN, Batch, Experience, Family, Observed, Weights};
+use admission_core::estimate::{BYTES_PER_TOKEN, Batch, Experience, Observed, Weights};
+use admission_core::family::Family;
 use admission_core::units::Tokens;
 use anyhow::{Result, ensure};
 use fastrand::Rng;

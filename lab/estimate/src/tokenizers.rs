@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use admission_core::estimate::Family;
+use admission_core::family::Family;
 use anyhow::{Result, anyhow};
 use tiktoken_rs::CoreBPE;
 use tokenizers::models::TrainerWrapper;

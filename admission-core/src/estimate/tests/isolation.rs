@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::learning::{PRIOR, distances, reported, text};
+use crate::family::Family;
 use crate::record::Record;
 use crate::request::text::Features;
 

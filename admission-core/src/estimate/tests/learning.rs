@@ -1,6 +1,7 @@
 //! What reports teach, and what they cannot do.
 
 use super::super::*;
+use crate::family::Family;
 use crate::record::Record;
 use crate::request::text::Features;
 

@@ -1,6 +1,7 @@
 //! Long texts, counted by samples, against the same texts counted as a whole.
 
-use crate::estimate::{Family, Inputs};
+use crate::estimate::Inputs;
+use crate::family::Family;
 use crate::request::text::{COUNTED_WHOLE, Feature};
 use crate::request::{Facts, Scanner};
 

@@ -12,7 +12,7 @@ use crate::config::{
     ReserveConfig, ReserveTerms, RetryAfterConfig, RouteConfig, RouteMatchConfig, StaleConfig, TenantConfig,
     TenantLimitsConfig, TenantSource, TrustConfig, Upgrades, ViewConfig,
 };
-use crate::estimate::Family;
+use crate::family::Family;
 
 fn some<T>(rng: &mut Rng, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
     rng.bool().then(|| make(rng))

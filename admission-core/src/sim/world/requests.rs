@@ -2,7 +2,7 @@
 
 use super::{Event, World};
 use crate::answer;
-use crate::decide::Ask;
+use crate::ask::Ask;
 use crate::ledger::Amount;
 use crate::outcome::Refusal;
 use crate::queue::Ticket;

@@ -1,7 +1,7 @@
 //! First tokens in time: prompts of lower lanes in front of a lane with a goal.
 
 use super::*;
-use crate::decide::Ask;
+use crate::ask::Ask;
 
 /// Tokens that a worker reads in a millisecond, as the proxy has learned.
 const RATE: u64 = 20;
