@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::decide::flow_of;
 use crate::gather::gather;
 use crate::ledger::{Backlog, Blocked, Head, LaneKey, Order, Report, Starts, TallyKey};
-use crate::policy::{Lane, Lanes};
+use crate::policy::{Lane, Lanes, Pool};
 use crate::units::Time;
 
 mod band;
@@ -93,6 +94,16 @@ impl Queue {
 
     pub(crate) fn get(&self, ticket: Ticket) -> Option<&Waiting> {
         self.waiting.get(&ticket)
+    }
+
+    /// One of those that wait. All wait for the same pool.
+    pub(crate) fn any(&self) -> Option<&Waiter> {
+        self.tickets().next().and_then(|ticket| self.get(ticket)).map(|waiting| &waiting.waiter)
+    }
+
+    /// The pool that all wait for, and its lanes.
+    pub(crate) fn pool_and_lanes(&self) -> Option<(Arc<Pool>, Arc<Lanes>)> {
+        self.any().map(|waiter| (Arc::clone(&waiter.pool), Arc::clone(&waiter.lanes)))
     }
 
     pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {

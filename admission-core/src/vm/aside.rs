@@ -117,15 +117,9 @@ impl Vm {
 
     /// Says in a tenant's record which of its waiters here is the first that waits for the tenant itself, and what its waiters will cost it.
     pub(super) fn publish_blocked(&mut self, store: &impl Store, tenant: &Rc<str>) {
-        self.publish_blocked_with(store, None, tenant);
-    }
-
-    /// The same while a queue is out of its place.
-    pub(super) fn publish_blocked_with(&mut self, store: &impl Store, queue: Option<&Queue>, tenant: &Rc<str>) {
         let Some(holder) = self.holder else { return };
-        let queues = || self.queues.values().chain(queue);
-        let first = Queue::blocked(queues(), tenant, |_| true).map(|(_, first, _)| first);
-        let (queued, members) = (Queue::queued(queues(), tenant), &self.members);
+        let first = Queue::blocked(self.queues.values(), tenant, |_| true).map(|(_, first, _)| first);
+        let (queued, members) = (Queue::queued(self.queues.values(), tenant), &self.members);
         let said = update_at(store, tenant, |ledger| {
             if ledger.says(members, holder, (first, &queued)) {
                 return Err(());

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::aside::{SteppedBack, is_of_a_route};
 use super::bound::kept_from_starting;
@@ -166,22 +165,21 @@ impl Vm {
     #[inline(never)]
     fn dispatch(&mut self, store: &impl Store, key: &Rc<str>, pass_on: bool, now: Time) -> Progress {
         let Ok(holder) = self.ready(store, now) else { return Progress::default() };
-        let Some(mut queue) = self.queues.remove(key) else { return Progress::default() };
+        let Some(queue) = self.queues.get_mut(key) else { return Progress::default() };
         queue.step_back_by_class();
-        for tenant in climb(store, &mut queue, key, now) {
-            self.publish_blocked_with(store, Some(&queue), &tenant);
+        for tenant in climb(store, queue, key, now) {
+            self.publish_blocked(store, &tenant);
         }
-        self.hold_line(store, key, &mut queue, now);
+        self.hold_line(store, key, now);
         let mut round = Round::default();
         let mut stopped = false;
         while !stopped && round.progress.started.len() < MOST_STARTS {
-            stopped = matches!(self.start_first(store, (key, &mut queue), &mut round, holder, now), Go::Stop);
+            stopped = matches!(self.start_first(store, key, &mut round, holder, now), Go::Stop);
         }
         if !round.progress.started.is_empty() {
             self.passed_on = 0;
         }
         let full = !stopped;
-        self.queues.insert(Rc::clone(key), queue);
         self.publish(store, key);
         if full {
             self.wakes.push(Wake::start(holder.slot, key));
@@ -202,34 +200,31 @@ impl Vm {
     }
 
     /// Starts the first that may, if the pool lets it.
-    fn start_first(
-        &mut self,
-        store: &impl Store,
-        (key, queue): (&Rc<str>, &mut Queue),
-        round: &mut Round,
-        holder: Holder,
-        now: Time,
-    ) -> Go {
+    fn start_first(&mut self, store: &impl Store, key: &Rc<str>, round: &mut Round, holder: Holder, now: Time) -> Go {
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return Go::Stop };
-        self.bind_climbers(store, queue, &seen, now);
-        self.look_across_tenants(queue, &seen);
-        let Some((ticket, waiting)) = self.first(store, queue, &seen, &round.closed, now) else {
+        self.bind_climbers(store, key, &seen, now);
+        self.look_across_tenants(key, &seen);
+        let Some((ticket, waiting)) = self.first(store, key, &seen, &round.closed, now) else {
             // Why no other VM then: its first comes behind the one here that only its own prompt keeps back.
-            round.ahead = if round.waits_for_prompts { None } else { self.ahead(store, queue, &seen, holder, now) };
+            round.ahead = if round.waits_for_prompts { None } else { self.ahead(store, key, &seen, holder, now) };
             return Go::Stop;
         };
         // The tag of the last look may be old: others of the tenant may have started or ended elsewhere.
         let Ok(tenant) = ledger_at(store, &waiting.waiter.tenant_key) else { return Go::Stop };
         let starts = tenant.starts(waiting.flow_key(), seen.virtual_time(waiting.band_lane().level_key));
+        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
         queue.retag(ticket, starts);
-        if self.first(store, queue, &seen, &round.closed, now).is_some_and(|(first, _)| first != ticket) {
+        if self.first(store, key, &seen, &round.closed, now).is_some_and(|(first, _)| first != ticket) {
             return Go::On;
         }
+        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
         let Some(waiting) = queue.take(ticket) else { return Go::Stop };
         let report = queue.report();
-        let queued = Queue::queued(self.queues.values().chain([&*queue]), &waiting.waiter.tenant_key);
+        let queued = Queue::queued(self.queues.values(), &waiting.waiter.tenant_key);
         let rest = Some(Rest { report: &report, queued: &queued });
-        match self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, rest), now) {
+        let started = self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, rest), now);
+        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
+        match started {
             Ok(admission) => {
                 end_hold(store, key, &waiting, now);
                 queue.published = report;
@@ -244,9 +239,9 @@ impl Vm {
                 queue.put_back(ticket, waiting.clone(), starts, None);
                 if waiting.waiter.limits.rates.may_be_waited_for() {
                     // Its tenant may have been charged without it, and given that back, when its pool turned out to be full.
-                    self.publish_blocked_with(store, Some(queue), &waiting.waiter.tenant_key);
+                    self.publish_blocked(store, &waiting.waiter.tenant_key);
                 }
-                self.stays(store, (key, queue), (ticket, &waiting, refusal), round, now)
+                self.stays(store, key, (ticket, &waiting, refusal), round, now)
             }
         }
     }
@@ -255,59 +250,73 @@ impl Vm {
     fn stays(
         &mut self,
         store: &impl Store,
-        (key, queue): (&Rc<str>, &mut Queue),
+        key: &Rc<str>,
         (ticket, waiting, refusal): (Ticket, &Waiting, Refusal),
         round: &mut Round,
         now: Time,
     ) -> Go {
         let waiter = &waiting.waiter;
         let Some(holder) = self.holder else { return Go::Stop };
+        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
         note_emptiness(queue, refusal.reason, now);
         queue.keep(waiter.lane.key, refusal.reason);
         self.ask_to_evict(store, waiter, &refusal);
+        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
         let obstacle = if is_of_a_route(waiter, &refusal) { Obstacle::Lasting } else { refusal.reason.obstacle() };
         match obstacle {
             Obstacle::Tenant => {
                 queue.step_aside(ticket, Aside::Tenant);
                 self.note_due(&waiter.tenant_key, &refusal, now);
-                self.publish_blocked_with(store, Some(queue), &waiter.tenant_key);
+                self.publish_blocked(store, &waiter.tenant_key);
                 Go::On
             }
             Obstacle::Class => {
                 queue.step_aside(ticket, Aside::Class);
                 Go::On
             }
-            // Why it keeps back all that are bound so: shorter prompts of the lanes below would fill what it waits for, again and again.
-            Obstacle::Lane
-                if refusal.reason == Reason::PrefillBacklog && self.is_open(store, key, queue, ticket, now) =>
-            {
-                let bound = waiter.lanes.iter().filter(|lane| lane.prompts.is_some());
-                round.closed.extend(bound.map(|lane| lane.key));
-                round.waits_for_prompts = true;
-                Go::On
-            }
             Obstacle::Lane => {
-                round.closed.insert(waiting.band_lane().key);
+                self.close(store, key, (ticket, waiting, refusal.reason), round, now);
                 Go::On
             }
             Obstacle::Line => {
                 if let Ok((seen, _)) = store::read::<Ledger>(store, key) {
-                    round.ahead = self.ahead(store, queue, &seen, holder, now);
+                    round.ahead = self.ahead(store, key, &seen, holder, now);
                 }
                 Go::Stop
             }
-            Obstacle::Pool => {
-                let block_size = || self.picture(store, &waiter.pool).known(true).block_size(&waiter.pool);
-                let lets_pass = refusal.reason == Reason::KvBlocks && queue.lets_pass(waiting, &refusal, block_size());
+            Obstacle::Pool if refusal.reason == Reason::KvBlocks => {
+                let block_size = self.picture(store, &waiter.pool).known(true).block_size(&waiter.pool);
+                let queue = self.queues.get_mut(key);
+                let lets_pass = queue.is_some_and(|queue| queue.lets_pass(waiting, &refusal, block_size));
                 if lets_pass { Go::On } else { Go::Stop }
             }
+            Obstacle::Pool => Go::Stop,
             Obstacle::Lasting => {
                 queue.take(ticket);
                 end_hold(store, key, waiting, now);
-                self.publish_blocked_with(store, Some(queue), &waiter.tenant_key);
+                self.publish_blocked(store, &waiter.tenant_key);
                 round.progress.refused.push(GivenUp { owner: waiter.owner, ticket, refusal });
                 Go::On
             }
+        }
+    }
+
+    /// Closes the lane of a waiter for the rest of a round.
+    fn close(
+        &self,
+        store: &impl Store,
+        key: &str,
+        (ticket, waiting, reason): (Ticket, &Waiting, Reason),
+        round: &mut Round,
+        now: Time,
+    ) {
+        if reason == Reason::PrefillBacklog && self.is_open(store, key, ticket, now) {
+            // Why it keeps back all that are bound so: shorter prompts of the lanes below would fill what it waits for, again and again.
+            let bound = waiting.waiter.lanes.iter().filter(|lane| lane.prompts.is_some());
+            round.closed.extend(bound.map(|lane| lane.key));
+            round.waits_for_prompts = true;
+        } else {
+            round.closed.insert(waiting.band_lane().key);
         }
     }
 
@@ -315,11 +324,12 @@ impl Vm {
     fn first(
         &self,
         store: &impl Store,
-        queue: &Queue,
+        key: &str,
         seen: &Ledger,
         closed: &BTreeSet<LaneKey>,
         now: Time,
     ) -> Option<(Ticket, Waiting)> {
+        let queue = self.queues.get(key)?;
         let open = queue.candidates().filter(|candidate| !closed.contains(&candidate.head.band));
         let candidates: Vec<Candidate> = open.collect();
         let Waiter { pool, lanes, .. } = &queue.get(candidates.first()?.ticket)?.waiter;
@@ -330,7 +340,8 @@ impl Vm {
     }
 
     /// True where no limit of the lane that a waiter counts as keeps all of that lane back.
-    fn is_open(&self, store: &impl Store, key: &str, queue: &Queue, ticket: Ticket, now: Time) -> bool {
+    fn is_open(&self, store: &impl Store, key: &str, ticket: Ticket, now: Time) -> bool {
+        let Some(queue) = self.queues.get(key) else { return false };
         let Some(Waiter { pool, lanes, .. }) = queue.get(ticket).map(|waiting| &waiting.waiter) else { return false };
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return false };
         let picture = self.picture(store, pool);
@@ -339,27 +350,26 @@ impl Vm {
     }
 
     /// Puts those that have climbed above the default lane where they count by the pool's last starts.
-    fn bind_climbers(&self, store: &impl Store, queue: &mut Queue, seen: &Ledger, now: Time) {
-        if !queue.has_climbed_far() {
-            return;
-        }
-        let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
-        let Waiter { pool, lanes, .. } = &waiting.waiter;
+    fn bind_climbers(&mut self, store: &impl Store, key: &str, seen: &Ledger, now: Time) {
+        let Some(queue) = self.queues.get(key).filter(|queue| queue.has_climbed_far()) else { return };
+        let Some(Waiter { pool, lanes, .. }) = queue.any() else { return };
         let picture = self.picture(store, pool);
         let bound = Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).climbers_bound();
+        let Some(queue) = self.queues.get_mut(key) else { return };
         queue.bind(bound, |waiting| starts_in(store, seen, waiting));
     }
 
     /// Lets short requests pass those of other tenants in the lanes that say so, while enough wait.
-    fn look_across_tenants(&self, queue: &mut Queue, seen: &Ledger) {
-        let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
-        let lanes = Arc::clone(&waiting.waiter.lanes);
-        queue.look_across_tenants(&lanes, |lane| span_across_tenants(lane, (seen, &self.members)));
+    fn look_across_tenants(&mut self, key: &str, seen: &Ledger) {
+        let Self { queues, members, .. } = self;
+        let Some(queue) = queues.get_mut(key) else { return };
+        let Some((_, lanes)) = queue.pool_and_lanes() else { return };
+        queue.look_across_tenants(&lanes, |lane| span_across_tenants(lane, (seen, members)));
     }
 
     /// Whoever of another VM comes next.
-    fn ahead(&self, store: &impl Store, queue: &Queue, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
-        let Waiter { pool, lanes, .. } = &queue.get(queue.tickets().next()?)?.waiter;
+    fn ahead(&self, store: &impl Store, key: &str, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
+        let Waiter { pool, lanes, .. } = self.queues.get(key)?.any()?;
         let picture = self.picture(store, pool);
         Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).next(Some(holder))
     }

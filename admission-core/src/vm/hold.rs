@@ -17,37 +17,36 @@ use crate::unnamed::update_at;
 
 impl Vm {
     /// Sees what is free, lets a waiter that does not fit keep the line when its time has come, and has evicted for it what gives way.
-    pub(super) fn hold_line(&mut self, store: &impl Store, key: &Rc<str>, queue: &mut Queue, now: Time) {
-        let Some(waiting) = queue.tickets().next().and_then(|ticket| queue.get(ticket)) else { return };
-        let Waiter { pool, lanes, .. } = &waiting.waiter;
+    pub(super) fn hold_line(&mut self, store: &impl Store, key: &Rc<str>, now: Time) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let Some((pool, lanes)) = queue.pool_and_lanes() else { return };
         if pool.headroom.is_none() {
             queue.rooms.clear();
             return;
         }
-        let picture = self.picture(store, pool);
-        let (pool, lanes) = (pool.clone(), lanes.clone());
         if let Some(ended) = queue.look_at_hold(now) {
             end_hold(store, key, &ended, now);
         }
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
-        queue.rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.members), now);
-        self.begin_hold(store, (key, queue), &seen, &picture, now);
-        if let Some((waiter, lacking)) = queue.line_keeper().filter(|(_, lacking)| lacking.0 > 0) {
-            self.ask_for_blocks(store, waiter, lacking, picture.known(false).view);
+        let picture = self.picture(store, &pool);
+        let rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.members), now);
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.rooms = rooms;
+        }
+        self.begin_hold(store, key, &seen, &picture, now);
+        let keeper = self.queues.get(key).and_then(Queue::line_keeper).filter(|(_, lacking)| lacking.0 > 0);
+        if let Some((waiter, lacking)) = keeper.map(|(waiter, lacking)| (waiter.clone(), lacking)) {
+            self.ask_for_blocks(store, &waiter, lacking, picture.known(false).view);
         }
     }
 
-    fn begin_hold(
-        &self,
-        store: &impl Store,
-        (key, queue): (&Rc<str>, &mut Queue),
-        seen: &Ledger,
-        picture: &Picture,
-        now: Time,
-    ) {
+    fn begin_hold(&mut self, store: &impl Store, key: &Rc<str>, seen: &Ledger, picture: &Picture, now: Time) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let members = &self.members;
         let can_be_helped =
-            |waiter: &Waiter, lacking| would_free((seen, &self.members), picture.known(false).view, waiter, lacking);
+            |waiter: &Waiter, lacking| would_free((seen, members), picture.known(false).view, waiter, lacking);
         let due = queue.due_to_hold(can_be_helped, now);
+        let Some(queue) = self.queues.get(key) else { return };
         // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
         let mut due = due.into_iter().filter_map(|ticket| Some((ticket, queue.get(ticket)?)));
         let Some((ticket, waiting)) = due.find(|(_, waiting)| {
@@ -60,7 +59,9 @@ impl Vm {
         let hold = Hold::new(mean_service, now);
         let until = waiting.end_of(&hold);
         let begin = |ledger: &mut Ledger| ledger.hold_line(now, until).then_some(()).ok_or(());
-        if matches!(store::update(store, key, begin), Ok(Ok(()))) {
+        if matches!(store::update(store, key, begin), Ok(Ok(())))
+            && let Some(queue) = self.queues.get_mut(key)
+        {
             queue.hold(ticket, hold);
         }
     }

@@ -45,12 +45,8 @@ impl Vm {
     // Why across VMs and not before the newcomer joins: its own VM may hold no waiter of a lower lane. For that moment the bound is exceeded.
     pub(super) fn let_lowest_give_way(&mut self, store: &impl Store, key: &Rc<str>, now: Time) {
         let Some(holder) = self.holder else { return };
-        while let Some(mut queue) = self.queues.remove(key) {
-            let given = self.give_lowest(store, (key, &mut queue), holder);
-            if !queue.is_empty() {
-                self.queues.insert(Rc::clone(key), queue);
-            }
-            match given {
+        loop {
+            match self.give_lowest(store, key, holder) {
                 Given::Way(ticket, waiting, refusal) => {
                     end_hold(store, key, &waiting, now);
                     self.publish_blocked(store, &waiting.waiter.tenant_key);
@@ -68,12 +64,11 @@ impl Vm {
         }
     }
 
-    fn give_lowest(&self, store: &impl Store, (key, queue): (&Rc<str>, &mut Queue), holder: Holder) -> Given {
-        let (Some(first), members) = (queue.tickets().next().and_then(|ticket| queue.get(ticket)), &self.members)
-        else {
-            return Given::Nothing;
-        };
-        let (lanes, limits) = (Arc::clone(&first.waiter.lanes), first.waiter.pool.queue.clone());
+    fn give_lowest(&mut self, store: &impl Store, key: &Rc<str>, holder: Holder) -> Given {
+        let Self { queues, members, .. } = self;
+        let Some(queue) = queues.get_mut(key) else { return Given::Nothing };
+        let Some(first) = queue.any() else { return Given::Nothing };
+        let (lanes, limits) = (Arc::clone(&first.lanes), first.pool.queue.clone());
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return Given::Nothing };
         let before = queue.report();
         let priority = |lane: LaneKey| lanes.at(lanes.position_of(lane)).priority;
@@ -101,6 +96,9 @@ impl Vm {
             return Given::Nothing;
         };
         queue.published = after;
+        if queue.is_empty() {
+            queues.remove(key);
+        }
         Given::Way(ticket, Box::new(taken), full)
     }
 

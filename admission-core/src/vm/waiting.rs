@@ -161,8 +161,8 @@ impl Vm {
         };
         let band = waiter.lane.level_key;
         let starts = tenant.starts(FlowKey::of(&key, band), seen.virtual_time(band));
-        let mut queue = self.queues.remove(&key).unwrap_or_default();
-        note_emptiness(&mut queue, refused.reason, now);
+        let queue = self.queues.entry(Rc::clone(&key)).or_default();
+        note_emptiness(queue, refused.reason, now);
         if refused.reason == Reason::KvBlocks {
             queue.note_room(&waiter, waiter.lane.position, refused, known.block_size(&waiter.pool));
         }
@@ -171,7 +171,7 @@ impl Vm {
         if by_rate.is_some() {
             queue.note_rated(ticket);
         }
-        if let Some(until) = stays_until(&queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
+        if let Some(until) = stays_until(queue, &waiter, now).filter(|_| queue.empty_since.is_some()) {
             queue.extend(ticket, until);
         }
         let reasons = queue.reasons.clone();
@@ -198,7 +198,6 @@ impl Vm {
             Ok(room) => {
                 queue.published = report;
                 let tenant_key = Rc::clone(&waiter.tenant_key);
-                self.queues.insert(Rc::clone(&key), queue);
                 self.after_joining(store, (&key, &tenant_key), &waiter, refused);
                 if room == Room::OfLower {
                     self.let_lowest_give_way(store, &key, now);
@@ -208,8 +207,8 @@ impl Vm {
             Err(not_joined) => {
                 queue.take(ticket);
                 queue.reasons = reasons;
-                if !queue.is_empty() {
-                    self.queues.insert(key, queue);
+                if queue.is_empty() {
+                    self.queues.remove(&key);
                 }
                 Err(not_joined)
             }
