@@ -1,7 +1,7 @@
 //! The Sluice filter: a thin adapter between a proxy's wasm host and [`admission_core`].
 //!
-//! [`root`] takes configurations, ticks and messages, [`http`] hands callbacks to [`stream`], which governs a request, [`control`] serves the control listener,
-//! [`pull`] asks a sidecar where there is none. Only [`host`] and [`store`] call the proxy.
+//! [`root`] takes configurations, ticks and messages, [`http`] hands the events of a stream to [`stream`], which governs a request and asks for
+//! [`effect`]s, [`control`] serves the control listener, [`pull`] asks a sidecar where there is none. Only [`host`] and [`store`] call the proxy.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::unreachable)]
 #![allow(
     missing_docs,

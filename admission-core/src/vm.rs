@@ -2,7 +2,7 @@
 //!
 //! Everything goes through a [`Store`], so the simulation runs this very code with many VMs over one memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,12 +11,10 @@ use crate::budget::{Budgets, Rates, Spent};
 use crate::decide::Rules;
 use crate::directory::{Directory, Held};
 use crate::endpoint::Endpoint;
-use crate::forecast::Promises;
 use crate::keys::Keys;
 use crate::ledger::{Amount, Begun, LaneKey, SubFlow, TallyKey};
-use crate::members::{Holder, Members, Observer};
+use crate::members::{Holder, Members};
 use crate::policy::Pool;
-use crate::queue::Queue;
 use crate::store::{self, Store, StoreError};
 use crate::units::{Millis, Time};
 use crate::unnamed::update_at;
@@ -33,6 +31,9 @@ mod eviction;
 mod hold;
 mod learning;
 mod lease;
+mod leases;
+mod membership;
+mod outbox;
 mod overdraft;
 mod picture;
 mod prefill;
@@ -43,6 +44,7 @@ mod room;
 mod tests;
 mod victims;
 mod waiting;
+mod waiting_room;
 mod wake;
 
 pub use dispatch::{GivenUp, Progress, Started};
@@ -54,9 +56,13 @@ pub use waiting::Joined;
 pub use wake::{Note, Wake};
 
 use learning::Learning;
-use lease::{Change, Frees, Kind, Lease, Settlement};
+use lease::{Change, Frees, Kind, Settlement};
+use leases::Leases;
+use membership::Membership;
+use outbox::Outbox;
 use picture::LastRead;
-use victims::Victims;
+use victims::Evictions;
+use waiting_room::WaitingRoom;
 
 /// Between ticks of one VM.
 pub const TICK: Millis = Millis(100);
@@ -177,48 +183,19 @@ type Sum = (Amount, BTreeMap<TallyKey, u64>, Vec<Begun>);
 
 /// One VM's state; lives as long as the VM, whatever configurations come and go.
 pub struct Vm {
-    keys: Keys,
-    holder: Option<Holder>,
-    members: Members,
-    observer: Observer,
-    leases: BTreeMap<LeaseId, Lease>,
-    next_lease: u64,
+    /// Its place among those that share the count.
+    membership: Membership,
+    leases: Leases,
+    evictions: Evictions,
+    /// All that wait here.
+    room: WaitingRoom,
+    learning: Learning,
+    outbox: Outbox,
+    /// Changes of records that others were faster at, to be tried again.
     pending: Vec<Change>,
-    beaten: Option<Time>,
     ticked: Option<Time>,
-    unlisted: Directory,
-    holds: Held,
-    /// The holder under which it has said which policy it decides by.
-    says_that_it_holds: Option<Holder>,
     /// By the name of each list, as last read.
     workers: LastRead,
-    /// Those that wait here, by the pool's record.
-    queues: BTreeMap<Rc<str>, Queue>,
-    next_ticket: u64,
-    /// Waiters that have given way to others, and have not been told yet.
-    displaced: Vec<GivenUp>,
-    /// Pools' records that do not say yet who waits here.
-    unpublished: BTreeSet<Rc<str>>,
-    /// Tenants' records that do not say yet who waits here for the tenant itself.
-    unblocked: BTreeSet<Rc<str>>,
-    /// The tenant that is asked next whether it still holds all that it may.
-    next_aside: Option<Rc<str>>,
-    /// Tenants whose budgets keep waiters back, and when they are asked again.
-    rates_due: BTreeSet<(Time, Rc<str>)>,
-    promises: BTreeMap<(Rc<str>, LaneKey), Promises>,
-    wakes: Vec<Wake>,
-    /// Wake-ups that were for others, since the last start or poll.
-    passed_on: u32,
-    /// Requests that may be evicted, by pool and lane.
-    evictable: BTreeMap<(Rc<str>, LaneKey), Victims>,
-    /// Requests that are to be evicted and have not ended yet.
-    evicting: BTreeSet<LeaseId>,
-    evictions: Vec<Eviction>,
-    /// Pools whose record said, when last read, that this VM is asked to evict.
-    asked_in: BTreeSet<Rc<str>>,
-    /// Prompts that count as being read, and when they no longer do whatever has been heard.
-    read_due: Vec<(Time, LeaseId)>,
-    learning: Learning,
     served: refusals::Served,
     /// Requests that were counted in records which their tenants share, since that was last asked.
     counted_together: u64,
@@ -229,35 +206,15 @@ impl Vm {
     #[must_use]
     pub fn new(keys: Keys) -> Self {
         Self {
-            keys,
-            holder: None,
-            members: Members::default(),
-            observer: Observer::default(),
-            leases: BTreeMap::new(),
-            next_lease: 0,
-            pending: Vec::new(),
-            beaten: None,
-            ticked: None,
-            unlisted: Directory::default(),
-            holds: Held::default(),
-            says_that_it_holds: None,
-            workers: LastRead::default(),
-            queues: BTreeMap::new(),
-            next_ticket: 0,
-            displaced: Vec::new(),
-            unpublished: BTreeSet::new(),
-            unblocked: BTreeSet::new(),
-            next_aside: None,
-            rates_due: BTreeSet::new(),
-            promises: BTreeMap::new(),
-            wakes: Vec::new(),
-            passed_on: 0,
-            evictable: BTreeMap::new(),
-            evicting: BTreeSet::new(),
-            evictions: Vec::new(),
-            asked_in: BTreeSet::new(),
-            read_due: Vec::new(),
+            membership: Membership::new(keys),
+            leases: Leases::default(),
+            evictions: Evictions::default(),
+            room: WaitingRoom::default(),
             learning: Learning::default(),
+            outbox: Outbox::default(),
+            pending: Vec::new(),
+            ticked: None,
+            workers: LastRead::default(),
             served: refusals::Served::default(),
             counted_together: 0,
         }
@@ -266,14 +223,13 @@ impl Vm {
     /// Names that the state page is to show, and the policy that this VM decides by from now on; written with the next request, not
     /// before, since configurations are also read by VMs that are thrown away.
     pub fn announce(&mut self, names: &Directory, held: Held) {
-        self.unlisted.add(names);
-        (self.holds, self.says_that_it_holds) = (held, None);
+        self.membership.announce(names, held);
     }
 
     /// Whose holdings count, as of the last tick.
     #[must_use]
     pub fn members(&self) -> &Members {
-        &self.members
+        &self.membership.members
     }
 
     /// Says that this VM lives, declares dead who has been silent too long, and tries again what others were faster at.
@@ -290,79 +246,43 @@ impl Vm {
             self.change(store, change, now);
         }
         self.count_read(store, now);
-        self.publish_the_rest(store);
+        self.room.publish_the_rest(store, &self.membership);
         self.evict_as_asked(store, now);
-        self.share_learned(store);
+        self.learning.share(store);
         self.served.tick(now);
         // Why here too: a VM that gets no request has taken over a policy all the same.
-        self.list(store);
+        self.membership.list(store);
         observed
     }
 
     fn observe(&mut self, store: &impl Store, now: Time) -> Result<(), StoreError> {
-        if self.holder.is_some() {
+        if self.membership.holder.is_some() {
             self.beat(store, now)?;
         } else {
-            self.members = store::read(store, &self.keys.members())?.0;
+            self.membership.look(store)?;
         }
-        let silent = self.observer.tick(&self.members);
-        if !silent.is_empty() {
-            let fence = |members: &mut Members| {
-                members.fence(&silent);
-                Some(())
-            };
-            if let Some(((), members)) = changed(store, &self.keys.members(), fence)? {
-                self.members = members;
-            }
-        }
-        Ok(())
+        self.membership.fence_silent(store)
     }
 
     /// Joins, or makes sure that this VM still counts; refuses while something charged before a fencing is not yet
     /// charged again.
     fn ready(&mut self, store: &impl Store, now: Time) -> Result<Holder, StoreError> {
-        if !self.beaten.is_some_and(|beaten| is_within(HEARTBEAT_VALID, beaten, now)) {
+        if !self.membership.is_valid(now) {
             self.beat(store, now)?;
         }
-        self.list(store);
+        self.membership.list(store);
         let uncharged = self.pending.iter().find(|change| change.kind == Kind::Recharge);
-        match (self.holder, uncharged) {
+        match (self.membership.holder, uncharged) {
             (Some(holder), None) => Ok(holder),
-            (None, _) => Err(StoreError::Contention { key: self.keys.members() }),
+            (None, _) => Err(StoreError::Contention { key: self.membership.keys.members() }),
             (Some(_), Some(change)) => Err(StoreError::Contention { key: change.key.to_string() }),
         }
     }
 
-    /// Adds the names to the directory, which only the state page reads: no request waits for it.
-    fn list(&mut self, store: &impl Store) {
-        let Some(holder) = self.holder.filter(|holder| self.says_that_it_holds != Some(*holder)) else { return };
-        let Self { unlisted, holds, members, .. } = self;
-        let add = |all: &mut Directory| {
-            let (added, held) = (all.add(unlisted), all.hold(members, holder, holds));
-            (added || held).then_some(()).ok_or(())
-        };
-        if store::update(store, &self.keys.directory(), add).is_ok() {
-            (self.unlisted, self.says_that_it_holds) = (Directory::default(), Some(holder));
-        }
-    }
-
     fn beat(&mut self, store: &impl Store, now: Time) -> Result<(), StoreError> {
-        let key = self.keys.members();
-        if let Some(holder) = self.holder
-            && let Some(((), members)) =
-                changed(store, &key, |members: &mut Members| members.beat(holder).then_some(()))?
-        {
-            self.members = members;
-            self.beaten = Some(now);
-            return Ok(());
+        if let Some(holder) = self.membership.beat(store, now)? {
+            self.charge_again(store, holder, now);
         }
-        let Some((holder, members)) = changed(store, &key, Members::join)? else {
-            return Err(StoreError::Contention { key });
-        };
-        self.holder = Some(holder);
-        self.members = members;
-        self.beaten = Some(now);
-        self.charge_again(store, holder, now);
         Ok(())
     }
 
@@ -371,7 +291,7 @@ impl Vm {
         // What leases have grown by is in what they hold.
         self.pending.retain(|change| !matches!(change.kind, Kind::Recharge | Kind::Overdraft));
         let mut sums: BTreeMap<(Rc<str>, LaneKey), Sum> = BTreeMap::new();
-        for lease in self.leases.values() {
+        for (_, lease) in self.leases.iter() {
             for key in [&lease.tenant_key, &lease.pool_key] {
                 let (sum, tallies, begun) = sums.entry((Rc::clone(key), lease.lane)).or_default();
                 *sum = sum.plus(lease.amount);
@@ -402,7 +322,7 @@ impl Vm {
                 now,
             );
         }
-        self.say_again(store);
+        self.room.say_again(store, &self.membership);
     }
 
     /// Applies a change now, or keeps it for the next tick. Changes to one record stay in order, so that nothing is
@@ -418,7 +338,7 @@ impl Vm {
 
     fn apply(&mut self, store: &impl Store, change: &Change, now: Time) -> Result<(Spent, Spent), StoreError> {
         let Change { key, holder, lane, amount, tallies, begun, kind, read, budget, evicted, .. } = change;
-        let members = &self.members;
+        let members = &self.membership.members;
         let after = update_at(store, key, |ledger| {
             match *kind {
                 Kind::Release(held_for) => ledger.release(members, *holder, *lane, *amount, held_for),

@@ -47,7 +47,7 @@ impl Vm {
         let holder = self.ready(store, now).map_err(|error| contention(&error))?;
         let place = self.place_of_ledger(store, request.tenant_key, now).map_err(|error| contention(&error))?;
         let request = &Request { tenant_key: &place, ..*request };
-        let turn = newcomer(self.queues.get(&*request.rules.pool.key), request, now);
+        let turn = newcomer(self.room.queues.get(&*request.rules.pool.key), request, now);
         self.start(store, request, &turn, (holder, None), now)
             .map_err(|refusal| self.pace(store, request, refusal, now))
     }
@@ -67,9 +67,9 @@ impl Vm {
         let mut lease = lease_of(request, turn.band, known, now);
         let seen = store::read::<Ledger>(store, &rules.pool.key).map_err(|error| contention(&error))?;
         let judge = |held: Held<'_>| decide(&ask, rules, turn, known, held, now);
-        let evictable = lease.preemptible.then(|| self.evictable_with(&lease));
+        let evictable = lease.preemptible.then(|| self.evictions.rows_with(&lease));
         let starts = Starts::Request { evictable: evictable.as_deref(), has_climbed_far: turn.has_climbed_far };
-        match Claim::of(&lease, rest).charge(store, (&self.members, holder), seen, &starts, judge, now) {
+        match Claim::of(&lease, rest).charge(store, (&self.membership.members, holder), seen, &starts, judge, now) {
             Ok(Granted { spent, endpoint, since, prompts }) => {
                 lease.reading = lease.reading.map(|reading| reading.behind(prompts, known.readers()));
                 lease.worker = endpoint.as_ref().map(|endpoint| endpoint.worker);
@@ -100,7 +100,7 @@ impl Vm {
         rules: Rules<'_>,
         now: Time,
     ) -> Result<Option<Spending>, Refusal> {
-        let Some(lease) = self.leases.get(&id).cloned() else { return Ok(None) };
+        let Some(lease) = self.leases.get(id).cloned() else { return Ok(None) };
         let mut spent = None;
         let (before, after) = (lease.amount, ask.amount(lease.block_size));
         let cost = Cost { tokens: after.tokens, ..lease.cost };
@@ -125,7 +125,7 @@ impl Vm {
         let spare = before.tokens.0.saturating_sub(after.tokens.0);
         self.correct_prompt(store, id, ask.prompt, now);
         if !grows && !overdrawn && left.is_empty() && spare <= before.tokens.0 / LITTLE {
-            if let Some(lease) = self.leases.get_mut(&id) {
+            if let Some(lease) = self.leases.get_mut(id) {
                 (lease.prompt, lease.output) = (ask.prompt, ask.output);
             }
             return Ok(None);
@@ -138,14 +138,14 @@ impl Vm {
             let right = Cost { tokens, ..lease.cost };
             spent = self.change_both(store, &less, Kind::Refund, right, None, now).or(spent);
         }
-        if let Some(lease) = self.leases.get_mut(&id) {
+        if let Some(lease) = self.leases.get_mut(id) {
             let [tenant, pool] = lease.charged_to;
             let moved = |rates: &Rates, charged_to| rates.moved(charged_to, lease.cost.tokens, cost.tokens, now);
             lease.charged_to = [moved(&lease.tenant_rates, tenant), moved(&lease.pool_rates, pool)];
             (lease.amount, lease.cost, lease.classes) = (after, cost, classes);
             (lease.prompt, lease.output) = (ask.prompt, ask.output);
             let lease = lease.clone();
-            self.note_evictable(&lease, id);
+            self.evictions.note(&lease, id);
         }
         Ok(spent.map(|spent| Spending { rates: Arc::clone(&lease.tenant_rates), spent }))
     }
@@ -166,7 +166,8 @@ impl Vm {
         let judge = |held: Held<'_>| {
             may_grow(more.amount, (whole.blocks, more.worker, more.band), rules, known, held, now).map(|()| None)
         };
-        let granted = Claim::of(more, None).charge(store, (&self.members, holder), seen, &Starts::Nothing, judge, now);
+        let granted =
+            Claim::of(more, None).charge(store, (&self.membership.members, holder), seen, &Starts::Nothing, judge, now);
         granted.map(|granted| granted.spent[0]).map_err(|denied| {
             self.undo(store, &denied, more, holder, now);
             *denied.refusal
@@ -191,7 +192,7 @@ impl Vm {
 
     /// Gives back what a lease holds and settles its budgets, once; a second call does nothing.
     pub fn release(&mut self, store: &impl Store, id: LeaseId, usage: Usage, now: Time) {
-        let Some(mut lease) = self.leases.remove(&id) else { return };
+        let Some(mut lease) = self.leases.remove(id) else { return };
         lease.forget_what_teaches_nothing(usage);
         let cost = match usage {
             Usage::AsEstimated => lease.cost_of(&Served::default()),
@@ -199,8 +200,8 @@ impl Vm {
             Usage::Nothing => Cost { tokens: Tokens(0), ..lease.cost },
             Usage::Refused => Cost::default(),
         };
-        let is_evicted = self.evicting.contains(&id);
-        let evicted = self.forget_evictable(&lease, id).map(|evicted| {
+        let is_evicted = self.evictions.is_evicting(id);
+        let evicted = self.evictions.forget(&lease, id).map(|evicted| {
             let gone = is_evicted.then_some((lease.since, lease.amount.blocks));
             Evicted { gone, ..evicted }
         });
@@ -210,11 +211,10 @@ impl Vm {
     }
 
     fn keep(&mut self, lease: Lease) -> LeaseId {
-        let id = LeaseId(self.next_lease);
-        self.next_lease = self.next_lease.wrapping_add(1);
-        self.note_evictable(&lease, id);
-        self.read_due.extend(lease.reading.map(|reading| (reading.due, id)));
-        self.leases.insert(id, lease);
+        let id = self.leases.keep(lease);
+        if let Some(lease) = self.leases.get(id) {
+            self.evictions.note(lease, id);
+        }
         id
     }
 
@@ -228,7 +228,7 @@ impl Vm {
         evicted: Option<Evicted>,
         now: Time,
     ) -> Option<(Spent, Spent)> {
-        let (holder, amount, lane) = (self.holder?, lease.amount, lease.lane);
+        let (holder, amount, lane) = (self.membership.holder?, lease.amount, lease.lane);
         let change = |key: &Rc<str>, (rates, charged_to): (&Arc<Rates>, _), flow, frees, evicted| {
             let (rates, charged, right) = (Arc::clone(rates), lease.cost, cost);
             let budget = Some(Settlement { rates, flow, charged, charged_to, right });
@@ -244,7 +244,7 @@ impl Vm {
         let of_tenant = change(&lease.tenant_key, (&lease.tenant_rates, to_tenant), flow, for_tenant, None);
         // The tenant first: whoever is woken for the pool finds what its tenant has got back.
         let spent = self.change(store, of_tenant, now);
-        self.look_at_tenant(store, &lease.tenant_key);
+        self.room.look_at_tenant(store, &lease.tenant_key);
         self.change(store, of_pool, now);
         spent
     }

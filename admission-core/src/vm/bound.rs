@@ -12,18 +12,18 @@ use crate::units::{Millis, Time};
 impl Vm {
     /// Waiters of a queue whose time is up, each with what keeps it from starting.
     pub(super) fn due(&self, store: &impl Store, key: &str, now: Time) -> Vec<(Ticket, Option<Refusal>)> {
-        let Some(queue) = self.queues.get(key) else { return Vec::new() };
+        let Some(queue) = self.room.queues.get(key) else { return Vec::new() };
         let bound = |ticket| queue.get(ticket).and_then(|waiting| self.bound_of(store, waiting, now));
         queue.due(now).into_iter().map(|ticket| (ticket, bound(ticket))).collect()
     }
 
     /// The refusal of a waiter if it were to start now, or the lack of those before it; `None` where nothing keeps it any more.
     pub(super) fn bound_of(&self, store: &impl Store, waiting: &Waiting, now: Time) -> Option<Refusal> {
-        let (waiter, turn) = (&waiting.waiter, waiting.turn(self.holder?));
+        let (waiter, turn) = (&waiting.waiter, waiting.turn(self.membership.holder?));
         let (seen, _) = store::read::<Ledger>(store, &waiter.pool.key).ok()?;
-        let tenant = tenant_at(store, &waiter.tenant_key, &self.members).ok()?;
+        let tenant = tenant_at(store, &waiter.tenant_key, &self.membership.members).ok()?;
         let picture = self.picture(store, &waiter.pool);
-        let held = Held { tenant: &tenant, pool: &seen, members: &self.members };
+        let held = Held { tenant: &tenant, pool: &seen, members: &self.membership.members };
         let known = picture.known(waiter.can_be_steered);
         let refused = decide(&waiter.ask, waiter.rules(), &turn, known, held, now).err();
         self.behind_others(store, waiter, refused, now)
@@ -46,18 +46,20 @@ impl Vm {
 
     /// The lack of the first waiter of the request's own tenant that has stepped aside here.
     fn own_flow(&self, store: &impl Store, waiter: &Waiter, now: Time) -> Option<Refusal> {
-        let tenant = tenant_at(store, &waiter.tenant_key, &self.members).ok()?;
-        let firsts = self.queues.get(&*waiter.pool.key)?.firsts_aside(&waiter.tenant_key);
-        firsts.into_iter().find_map(|first| tenant_refuses(&first.ask, first.rules(), (&tenant, &self.members), now))
+        let tenant = tenant_at(store, &waiter.tenant_key, &self.membership.members).ok()?;
+        let firsts = self.room.queues.get(&*waiter.pool.key)?.firsts_aside(&waiter.tenant_key);
+        firsts
+            .into_iter()
+            .find_map(|first| tenant_refuses(&first.ask, first.rules(), (&tenant, &self.membership.members), now))
     }
 
     /// The lack of those who keep the line: of the request's lane, here or in another VM, else of any.
     fn line(&self, store: &impl Store, waiter: &Waiter) -> Option<Refusal> {
         let (seen, _) = store::read::<Ledger>(store, &waiter.pool.key).ok()?;
-        let queue = self.queues.get(&*waiter.pool.key);
+        let queue = self.room.queues.get(&*waiter.pool.key);
         let keeps_the_line = |reason: &Reason| !matches!(reason.obstacle(), Obstacle::Tenant | Obstacle::Class);
         let elsewhere = |lane: Option<LaneKey>| {
-            let kept = seen.kept(&self.members).filter(|kept| lane.is_none_or(|lane| kept.lane == lane));
+            let kept = seen.kept(&self.membership.members).filter(|kept| lane.is_none_or(|lane| kept.lane == lane));
             kept.filter_map(|kept| kept.reason).find(keeps_the_line)
         };
         let of = |lane| queue.and_then(|queue| queue.kept_by(lane)).or_else(|| elsewhere(lane));

@@ -21,13 +21,6 @@ use crate::unnamed::ledger_at;
 /// Most waiters that start in one go; the rest are next.
 const MOST_STARTS: usize = 64;
 
-/// Wake-ups that a VM passes on between two polls while nothing starts in it. VMs that disagree on who comes first, as they do
-/// while they are held to different policies, pass one to and fro.
-const MOST_PASSED_ON: u32 = 32;
-
-/// Flows that one poll looks at in each queue.
-const FLOWS_LOOKED_AT: usize = 8;
-
 /// What has become of those that waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -85,12 +78,12 @@ impl Vm {
         match note {
             Note::Evict(pool_key) => self.evict(store, pool_key, now),
             Note::GiveWay(pool_key) => self.let_lowest_give_way(store, pool_key, now),
-            Note::Start(key) if self.queues.contains_key(key) => {
+            Note::Start(key) if self.room.queues.contains_key(key) => {
                 progress.add(self.dispatch(store, key, true, now));
             }
             Note::Start(tenant_key) => progress.add(self.start_of_tenant(store, tenant_key, now)),
         }
-        progress.refused.append(&mut self.displaced);
+        progress.refused.append(&mut self.room.displaced);
         progress
     }
 
@@ -108,7 +101,7 @@ impl Vm {
             progress.add(self.dispatch(store, pool_key, true, now));
         }
         if !seen.is_empty() {
-            self.publish_blocked(store, tenant);
+            self.room.publish_blocked(store, &self.membership, tenant);
         }
         progress
     }
@@ -117,19 +110,20 @@ impl Vm {
     /// [`super::POLL`] while somebody waits here.
     pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
         let mut progress = Progress::default();
-        self.passed_on = 0;
+        self.outbox.has_moved();
         self.count_read(store, now);
-        let aside = self.next_tenants_aside(now);
-        self.name_firsts_again(store, &aside);
+        let aside = self.room.next_tenants_aside(now);
+        self.room.name_firsts_again(store, &self.membership, &aside);
         let back = self.ask_tenants(store, &aside, now);
-        let keys: BTreeSet<_> = gather(self.queues.iter().map(|(key, queue)| (queue.highest_band(), Rc::clone(key))));
+        let keys: BTreeSet<_> =
+            gather(self.room.queues.iter().map(|(key, queue)| (queue.highest_band(), Rc::clone(key))));
         for (_, key) in &keys {
-            self.look_at_some(store, key);
+            self.room.look_at_some(store, key);
             progress.add(self.dispatch(store, key, false, now));
         }
         for SteppedBack { tenant, .. } in &back {
-            self.publish_blocked(store, tenant);
-            self.ask_again(tenant, now);
+            self.room.publish_blocked(store, &self.membership, tenant);
+            self.room.ask_again(tenant, now);
         }
         // Why behind those that start: who has waited until the very instant at which a rate lets it start is to start.
         progress.refused.extend(self.expire(store, now));
@@ -137,27 +131,8 @@ impl Vm {
             // Why with every poll: the note that asks for it may be lost, and the record too busy to be written.
             self.let_lowest_give_way(store, key, now);
         }
-        progress.refused.append(&mut self.displaced);
+        progress.refused.append(&mut self.room.displaced);
         progress
-    }
-
-    /// Looks where the tenants of some flows start now, others with every poll: what their answers gave back elsewhere
-    /// brings them forward.
-    fn look_at_some(&mut self, store: &impl Store, key: &Rc<str>) {
-        let Some(queue) = self.queues.get_mut(key) else { return };
-        let mut flows = queue.flows_behind(queue.looked_at.as_ref(), FLOWS_LOOKED_AT);
-        flows.extend(queue.flows_behind(None, FLOWS_LOOKED_AT.saturating_sub(flows.len())));
-        let tickets: Vec<Ticket> = flows.iter().map(|(_, ticket)| *ticket).collect();
-        queue.looked_at = flows.pop().map(|(flow, _)| flow);
-        look_at(store, queue, &tickets);
-    }
-
-    /// Looks where a tenant starts now.
-    pub(super) fn look_at_tenant(&mut self, store: &impl Store, tenant_key: &str) {
-        for queue in self.queues.values_mut() {
-            let tickets = queue.flows_of(tenant_key);
-            look_at(store, queue, &tickets);
-        }
     }
 
     /// Starts those of one queue that may start now; with `pass_on`, wakes the VM of whoever comes next.
@@ -165,10 +140,10 @@ impl Vm {
     #[inline(never)]
     fn dispatch(&mut self, store: &impl Store, key: &Rc<str>, pass_on: bool, now: Time) -> Progress {
         let Ok(holder) = self.ready(store, now) else { return Progress::default() };
-        let Some(queue) = self.queues.get_mut(key) else { return Progress::default() };
+        let Some(queue) = self.room.queues.get_mut(key) else { return Progress::default() };
         queue.step_back_by_class();
         for tenant in climb(store, queue, key, now) {
-            self.publish_blocked(store, &tenant);
+            self.room.publish_blocked(store, &self.membership, &tenant);
         }
         self.hold_line(store, key, now);
         let mut round = Round::default();
@@ -177,26 +152,16 @@ impl Vm {
             stopped = matches!(self.start_first(store, key, &mut round, holder, now), Go::Stop);
         }
         if !round.progress.started.is_empty() {
-            self.passed_on = 0;
+            self.outbox.has_moved();
         }
         let full = !stopped;
-        self.publish(store, key);
+        self.room.publish(store, &self.membership, key);
         if full {
-            self.wakes.push(Wake::start(holder.slot, key));
+            self.outbox.send([Wake::start(holder.slot, key)]);
         } else if pass_on {
-            self.pass_on(round.ahead, key);
+            self.outbox.pass_on(round.ahead, key);
         }
         round.progress
-    }
-
-    /// Wakes the VM of whoever comes next.
-    fn pass_on(&mut self, ahead: Option<Holder>, key: &Rc<str>) {
-        if let Some(ahead) = ahead
-            && self.passed_on < MOST_PASSED_ON
-        {
-            self.passed_on += 1;
-            self.wakes.push(Wake::start(ahead.slot, key));
-        }
     }
 
     /// Starts the first that may, if the pool lets it.
@@ -212,34 +177,36 @@ impl Vm {
         // The tag of the last look may be old: others of the tenant may have started or ended elsewhere.
         let Ok(tenant) = ledger_at(store, &waiting.waiter.tenant_key) else { return Go::Stop };
         let starts = tenant.starts(waiting.flow_key(), seen.virtual_time(waiting.band_lane().level_key));
-        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
+        let Some(queue) = self.room.queues.get_mut(key) else { return Go::Stop };
         queue.retag(ticket, starts);
         if self.first(store, key, &seen, &round.closed, now).is_some_and(|(first, _)| first != ticket) {
             return Go::On;
         }
-        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
+        let Some(queue) = self.room.queues.get_mut(key) else { return Go::Stop };
         let Some(waiting) = queue.take(ticket) else { return Go::Stop };
         let report = queue.report();
-        let queued = Queue::queued(self.queues.values(), &waiting.waiter.tenant_key);
+        let queued = Queue::queued(self.room.queues.values(), &waiting.waiter.tenant_key);
         let rest = Some(Rest { report: &report, queued: &queued });
         let started = self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, rest), now);
-        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
         match started {
             Ok(admission) => {
                 end_hold(store, key, &waiting, now);
-                queue.published = report;
-                (queue.empty_since, queue.filled) =
-                    (None, if queue.empty_since.is_some() { now } else { queue.filled });
+                if let Some(queue) = self.room.queues.get_mut(key) {
+                    queue.published = report;
+                    (queue.empty_since, queue.filled) =
+                        (None, if queue.empty_since.is_some() { now } else { queue.filled });
+                }
                 let waited = now.since(waiting.waiter.arrived);
                 let owner = waiting.waiter.owner;
                 round.progress.started.push(Started { owner, ticket, admission, waited });
                 Go::On
             }
             Err(refusal) => {
+                let queue = self.room.queues.entry(Rc::clone(key)).or_default();
                 queue.put_back(ticket, waiting.clone(), starts, None);
                 if waiting.waiter.limits.rates.may_be_waited_for() {
                     // Its tenant may have been charged without it, and given that back, when its pool turned out to be full.
-                    self.publish_blocked(store, &waiting.waiter.tenant_key);
+                    self.room.publish_blocked(store, &self.membership, &waiting.waiter.tenant_key);
                 }
                 self.stays(store, key, (ticket, &waiting, refusal), round, now)
             }
@@ -256,18 +223,18 @@ impl Vm {
         now: Time,
     ) -> Go {
         let waiter = &waiting.waiter;
-        let Some(holder) = self.holder else { return Go::Stop };
-        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
+        let Some(holder) = self.membership.holder else { return Go::Stop };
+        let Some(queue) = self.room.queues.get_mut(key) else { return Go::Stop };
         note_emptiness(queue, refusal.reason, now);
         queue.keep(waiter.lane.key, refusal.reason);
         self.ask_to_evict(store, waiter, &refusal);
-        let Some(queue) = self.queues.get_mut(key) else { return Go::Stop };
+        let Some(queue) = self.room.queues.get_mut(key) else { return Go::Stop };
         let obstacle = if is_of_a_route(waiter, &refusal) { Obstacle::Lasting } else { refusal.reason.obstacle() };
         match obstacle {
             Obstacle::Tenant => {
                 queue.step_aside(ticket, Aside::Tenant);
-                self.note_due(&waiter.tenant_key, &refusal, now);
-                self.publish_blocked(store, &waiter.tenant_key);
+                self.room.note_due(&waiter.tenant_key, &refusal, now);
+                self.room.publish_blocked(store, &self.membership, &waiter.tenant_key);
                 Go::On
             }
             Obstacle::Class => {
@@ -286,7 +253,7 @@ impl Vm {
             }
             Obstacle::Pool if refusal.reason == Reason::KvBlocks => {
                 let block_size = self.picture(store, &waiter.pool).known(true).block_size(&waiter.pool);
-                let queue = self.queues.get_mut(key);
+                let queue = self.room.queues.get_mut(key);
                 let lets_pass = queue.is_some_and(|queue| queue.lets_pass(waiting, &refusal, block_size));
                 if lets_pass { Go::On } else { Go::Stop }
             }
@@ -294,7 +261,7 @@ impl Vm {
             Obstacle::Lasting => {
                 queue.take(ticket);
                 end_hold(store, key, waiting, now);
-                self.publish_blocked(store, &waiter.tenant_key);
+                self.room.publish_blocked(store, &self.membership, &waiter.tenant_key);
                 round.progress.refused.push(GivenUp { owner: waiter.owner, ticket, refusal });
                 Go::On
             }
@@ -329,59 +296,59 @@ impl Vm {
         closed: &BTreeSet<LaneKey>,
         now: Time,
     ) -> Option<(Ticket, Waiting)> {
-        let queue = self.queues.get(key)?;
+        let queue = self.room.queues.get(key)?;
         let open = queue.candidates().filter(|candidate| !closed.contains(&candidate.head.band));
         let candidates: Vec<Candidate> = open.collect();
         let Waiter { pool, lanes, .. } = &queue.get(candidates.first()?.ticket)?.waiter;
         let picture = self.picture(store, pool);
-        let line = Line::of(pool, lanes, picture.known(true), (seen, &self.members), now);
+        let line = Line::of(pool, lanes, picture.known(true), (seen, &self.membership.members), now);
         let first = candidates.iter().min_by_key(|candidate| line.rank(&candidate.head))?;
         Some((first.ticket, queue.get(first.ticket)?.clone()))
     }
 
     /// True where no limit of the lane that a waiter counts as keeps all of that lane back.
     fn is_open(&self, store: &impl Store, key: &str, ticket: Ticket, now: Time) -> bool {
-        let Some(queue) = self.queues.get(key) else { return false };
+        let Some(queue) = self.room.queues.get(key) else { return false };
         let Some(Waiter { pool, lanes, .. }) = queue.get(ticket).map(|waiting| &waiting.waiter) else { return false };
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return false };
         let picture = self.picture(store, pool);
-        let line = Line::of(pool, lanes, picture.known(true), (&seen, &self.members), now);
+        let line = Line::of(pool, lanes, picture.known(true), (&seen, &self.membership.members), now);
         queue.candidates().any(|candidate| candidate.ticket == ticket && line.is_open_for(&candidate.head))
     }
 
     /// Puts those that have climbed above the default lane where they count by the pool's last starts.
     fn bind_climbers(&mut self, store: &impl Store, key: &str, seen: &Ledger, now: Time) {
-        let Some(queue) = self.queues.get(key).filter(|queue| queue.has_climbed_far()) else { return };
+        let Some(queue) = self.room.queues.get(key).filter(|queue| queue.has_climbed_far()) else { return };
         let Some(Waiter { pool, lanes, .. }) = queue.any() else { return };
         let picture = self.picture(store, pool);
-        let bound = Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).climbers_bound();
-        let Some(queue) = self.queues.get_mut(key) else { return };
+        let bound = Line::of(pool, lanes, picture.known(true), (seen, &self.membership.members), now).climbers_bound();
+        let Some(queue) = self.room.queues.get_mut(key) else { return };
         queue.bind(bound, |waiting| starts_in(store, seen, waiting));
     }
 
     /// Lets short requests pass those of other tenants in the lanes that say so, while enough wait.
     fn look_across_tenants(&mut self, key: &str, seen: &Ledger) {
-        let Self { queues, members, .. } = self;
-        let Some(queue) = queues.get_mut(key) else { return };
+        let members = &self.membership.members;
+        let Some(queue) = self.room.queues.get_mut(key) else { return };
         let Some((_, lanes)) = queue.pool_and_lanes() else { return };
         queue.look_across_tenants(&lanes, |lane| span_across_tenants(lane, (seen, members)));
     }
 
     /// Whoever of another VM comes next.
     fn ahead(&self, store: &impl Store, key: &str, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
-        let Waiter { pool, lanes, .. } = self.queues.get(key)?.any()?;
+        let Waiter { pool, lanes, .. } = self.room.queues.get(key)?.any()?;
         let picture = self.picture(store, pool);
-        Line::of(pool, lanes, picture.known(true), (seen, &self.members), now).next(Some(holder))
+        Line::of(pool, lanes, picture.known(true), (seen, &self.membership.members), now).next(Some(holder))
     }
 
     /// Ends the wait of those whose time is up.
     fn expire(&mut self, store: &impl Store, now: Time) -> Vec<GivenUp> {
         let mut refused = Vec::new();
-        let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
+        let keys: Vec<Rc<str>> = self.room.queues.keys().cloned().collect();
         for key in keys {
             // Before any of these leaves: one may have kept another.
             let due = self.due(store, &key, now);
-            let Some(queue) = self.queues.get_mut(&key) else { continue };
+            let Some(queue) = self.room.queues.get_mut(&key) else { continue };
             let mut tenants = BTreeSet::new();
             let mut ended = Vec::new();
             for (ticket, bound) in due {
@@ -394,8 +361,8 @@ impl Vm {
                 }
             }
             if !tenants.is_empty() {
-                tenants.iter().for_each(|tenant| self.publish_blocked(store, tenant));
-                self.publish(store, &key);
+                tenants.iter().for_each(|tenant| self.room.publish_blocked(store, &self.membership, tenant));
+                self.room.publish(store, &self.membership, &key);
             }
             for (ticket, waiter, kept) in ended {
                 let refusal = self.too_late(store, &waiter, kept, now);
@@ -414,12 +381,12 @@ impl Vm {
     ) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let waited = now.since(waiter.arrived);
-        let place = self.place(&seen, waiter, now);
+        let place = self.room.place((&seen, &self.membership.members), waiter, now);
         // Why as long again: the pool's pace says nothing of a lane that has not moved.
         let moved = seen.last_start(waiter.lane.key) > waiter.arrived;
         let wait = place.wait.unwrap_or_default().max(if moved { Millis(0) } else { waited });
         let place = Place { wait: place.wait.map(|_| wait), ..place };
-        let retry = Retry::After(self.promise(&seen, (waiter.key(), &waiter.lane), wait, now));
+        let retry = Retry::After(self.room.promise((&seen, &self.membership), (waiter.key(), &waiter.lane), wait, now));
         let waited = waited.0;
         if is_empty {
             let detail = Detail::Text(format!("none has come up in {waited} ms"));
@@ -441,20 +408,6 @@ impl Progress {
     fn add(&mut self, other: Self) {
         self.started.extend(other.started);
         self.refused.extend(other.refused);
-    }
-}
-
-/// Sets the flows of waiters to where their tenants start now.
-fn look_at(store: &impl Store, queue: &mut Queue, tickets: &[Ticket]) {
-    for ticket in tickets {
-        let Some(waiting) = queue.get(*ticket) else { continue };
-        let (Ok(tenant), Ok(pool)) =
-            (ledger_at(store, &waiting.waiter.tenant_key), ledger_at(store, &waiting.waiter.pool.key))
-        else {
-            return;
-        };
-        let starts = tenant.starts(waiting.flow_key(), pool.virtual_time(waiting.band_lane().level_key));
-        queue.retag(*ticket, starts);
     }
 }
 

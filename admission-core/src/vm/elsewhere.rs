@@ -82,7 +82,8 @@ impl Vm {
     pub(super) fn place_of_ledger(&self, store: &impl Store, place: &str, now: Time) -> Result<String, StoreError> {
         let Some(other) = other_place(place) else { return Ok(place.to_owned()) };
         let (own, shared) = if is_own(place) { (place.to_owned(), other) } else { (other, place.to_owned()) };
-        let has_room = self.members.all_count_apart() && make_room(store, &own, &self.members, now)?;
+        let has_room =
+            self.membership.members.all_count_apart() && make_room(store, &own, &self.membership.members, now)?;
         Ok(if has_room { own } else { shared })
     }
 }

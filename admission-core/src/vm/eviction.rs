@@ -4,13 +4,11 @@
 //! lane. What has been asked for and has not ended yet is in the record, and so is what has ended and no view shows yet: no
 //! more is ever asked for than those that wait lack.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::lease::{Evicted, Lease};
 use super::{LeaseId, StreamId, Vm, Wake, view_of};
 use crate::forecast;
-use crate::gather::gather;
 use crate::ledger::{Amount, Evictable, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Lack, Place, Reason, Refusal, Retry};
@@ -32,18 +30,18 @@ pub struct Eviction {
 impl Vm {
     /// The answer of a request has begun: it is not evicted any more.
     pub fn first_byte(&mut self, store: &impl Store, id: LeaseId) {
-        let Some(lease) = self.leases.get(&id).filter(|lease| lease.preemptible).cloned() else { return };
-        if let Some(lease) = self.leases.get_mut(&id) {
+        let Some(lease) = self.leases.get(id).filter(|lease| lease.preemptible).cloned() else { return };
+        if let Some(lease) = self.leases.get_mut(id) {
             lease.preemptible = false;
         }
-        if let Some(evicted) = self.forget_evictable(&lease, id) {
+        if let Some(evicted) = self.evictions.forget(&lease, id) {
             self.publish_evicted(store, &lease.pool_key, &evicted);
         }
     }
 
     /// Requests that are to be evicted now: each is to be answered with [`crate::outcome::Reason::Evicted`] and released.
     pub fn take_evictions(&mut self) -> Vec<Eviction> {
-        std::mem::take(&mut self.evictions)
+        self.evictions.take()
     }
 
     /// The refusal of a request that gives way: its caller may come back when those that go before it now have been served, at the pace
@@ -55,70 +53,46 @@ impl Vm {
     }
 
     fn wait_after_eviction(&mut self, store: &impl Store, id: LeaseId, now: Time) -> Option<Millis> {
-        let Lease { pool_key, lanes, lane, tenant_key, classes, weight, .. } = self.leases.get(&id)?.clone();
+        let Lease { pool_key, lanes, lane, tenant_key, classes, weight, .. } = self.leases.get(id)?.clone();
         let (seen, _) = store::read::<Ledger>(store, &pool_key).ok()?;
         let lane = lanes.at(lanes.position_of(lane));
         let flow = (tenant_key, classes.into());
-        let shares = self.queues.get(&pool_key).map_or_else(Shares::default, |queue| queue.shares(&lanes, lane, &flow));
-        let Place { position, wait } = forecast::place((&seen, &self.members), &lanes, lane, shares, weight, now);
-        let wait = wait.or_else(|| seen.time_to_free(position, &self.members)).unwrap_or_default();
-        Some(self.promise(&seen, (pool_key, lane), wait, now))
+        let shares =
+            self.room.queues.get(&pool_key).map_or_else(Shares::default, |queue| queue.shares(&lanes, lane, &flow));
+        let Place { position, wait } =
+            forecast::place((&seen, &self.membership.members), &lanes, lane, shares, weight, now);
+        let wait = wait.or_else(|| seen.time_to_free(position, &self.membership.members)).unwrap_or_default();
+        Some(self.room.promise((&seen, &self.membership), (pool_key, lane), wait, now))
     }
 
     /// Looks in every record that may ask this VM to evict: the message that says so may be lost.
     pub(super) fn evict_as_asked(&mut self, store: &impl Store, now: Time) {
-        let mut pools: BTreeSet<Rc<str>> = gather(self.evictable.keys().map(|(pool, _)| Rc::clone(pool)));
-        // Why those too: a VM that holds nothing any more takes back what is still asked of it.
-        pools.extend(self.asked_in.iter().cloned());
-        pools.iter().for_each(|pool| self.evict(store, pool, now));
+        self.evictions.pools().iter().for_each(|pool| self.evict(store, pool, now));
     }
 
     /// Chooses what this VM evicts, having been asked to in a pool's record, as long as somebody waits for it still.
     pub(super) fn evict(&mut self, store: &impl Store, pool_key: &Rc<str>, now: Time) {
-        let Some(holder) = self.holder else { return };
+        let Some(holder) = self.membership.holder else { return };
         let Ok((ledger, _)) = store::read::<Ledger>(store, pool_key) else { return };
-        let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key);
-        let others = of_pool.flat_map(|(_, victims)| victims.ids()).filter(|(_, id)| !self.evicting.contains(id));
-        let level = |id| self.leases.get(&id).map_or(0, |lease| lease.lanes.level_of(lease.lane));
-        let mut others: Vec<(usize, Time, LeaseId)> = others.map(|(at, id)| (level(id), at, id)).collect();
-        // The lowest lane first, and of a lane the newest.
-        others.sort_unstable();
-        let (asked, mut given) = (ledger.asked_of(holder), self.being_evicted(pool_key));
-        if asked.is_zero() {
-            self.asked_in.remove(pool_key);
-        } else {
-            self.asked_in.insert(Rc::clone(pool_key));
-        }
+        let Self { evictions, leases, membership, .. } = self;
+        let (asked, mut given) = (ledger.asked_of(holder), evictions.amount_being_evicted(pool_key, leases));
+        evictions.note_asked(pool_key, !asked.is_zero());
         // Why not beyond that: the waiter that lacked them has started or left, and they would be free for no request.
         let blocks = if ledger.line_kept_for(now).0 > 0 { asked.blocks } else { Blocks(0) };
-        for (.., id) in others.into_iter().rev() {
-            let Some(lease) = self.leases.get(&id) else { continue };
-            let waiting = waiting_above(&ledger, &self.members, lease);
+        for id in evictions.candidates(pool_key, leases).into_iter().rev() {
+            let Some(lease) = leases.get(id) else { continue };
+            let waiting = waiting_above(&ledger, &membership.members, lease);
             if given.requests >= asked.requests.min(waiting) && (waiting == 0 || given.blocks >= blocks) {
                 break;
             }
-            given = given.plus(self.evicted_amount(lease, id));
-            self.evicting.insert(id);
-            self.evictions.push(Eviction { owner: lease.owner, lease: id });
+            given = given.plus(evictions.amount_of(lease, id));
+            evictions.choose(lease, id);
         }
         // Why what is given and not what was asked: the last one may hold more blocks than were asked for, and others count on them.
         if given != asked {
-            let lanes = self.evictable_in(pool_key);
+            let lanes = evictions.rows(pool_key);
             self.publish_evicted(store, pool_key, &Evicted { lanes, asked, given, gone: None });
         }
-    }
-
-    /// Amount that is held by requests that are being evicted.
-    fn being_evicted(&self, pool_key: &Rc<str>) -> Amount {
-        let leases = self.evicting.iter().filter_map(|id| Some((*id, self.leases.get(id)?)));
-        let of_pool = leases.filter(|(_, lease)| lease.pool_key == *pool_key);
-        of_pool.fold(Amount::default(), |sum, (id, lease)| sum.plus(self.evicted_amount(lease, id)))
-    }
-
-    /// Amount that the eviction of a request brings, as it was counted when that began.
-    fn evicted_amount(&self, lease: &Lease, id: LeaseId) -> Amount {
-        let victims = self.evictable.get(&(Rc::clone(&lease.pool_key), lease.lane));
-        victims.and_then(|victims| victims.blocks_of(lease.started, id)).map_or_else(Amount::default, one_with)
     }
 
     /// Asks for evictions on behalf of a waiter that was refused, where they would bring what it lacks. No more is asked for than
@@ -161,7 +135,7 @@ impl Vm {
 
     fn ask_for(&mut self, store: &impl Store, waiter: &Waiter, more: impl Fn(&Ledger, &Members) -> Amount) {
         let key = waiter.key();
-        let members = &self.members;
+        let members = &self.membership.members;
         let asked = store::update(store, &key, |ledger: &mut Ledger| {
             let more = more(ledger, members);
             let holder = victim(ledger, members, waiter).filter(|_| !more.is_zero()).ok_or(())?;
@@ -169,67 +143,20 @@ impl Vm {
             Ok::<_, ()>(holder)
         });
         if let Ok(Ok(holder)) = asked {
-            self.wakes.push(Wake::evict(holder.slot, &key));
+            self.outbox.send([Wake::evict(holder.slot, &key)]);
         }
-    }
-
-    /// Notes what a request holds that can be evicted; the record says so with the next request of the lane that starts or ends.
-    pub(super) fn note_evictable(&mut self, lease: &Lease, id: LeaseId) {
-        // Why not one on its way out: its blocks are counted against what was asked for.
-        if lease.preemptible && !self.evicting.contains(&id) {
-            let victims = self.evictable.entry((Rc::clone(&lease.pool_key), lease.lane)).or_default();
-            victims.set(lease.started, id, lease.amount.blocks);
-        }
-    }
-
-    /// Change of the record when a request cannot be evicted any more; `None` for one that never could.
-    pub(super) fn forget_evictable(&mut self, lease: &Lease, id: LeaseId) -> Option<Evicted> {
-        let of_lane = (Rc::clone(&lease.pool_key), lease.lane);
-        let victims = self.evictable.get_mut(&of_lane)?;
-        let blocks = victims.remove(lease.started, id);
-        if victims.is_empty() {
-            self.evictable.remove(&of_lane);
-        }
-        let is_evicted = self.evicting.remove(&id);
-        let blocks = blocks?;
-        let asked = if is_evicted { one_with(blocks) } else { Amount::default() };
-        Some(Evicted { lanes: self.evictable_in(&lease.pool_key), asked, given: Amount::default(), gone: None })
-    }
-
-    /// Rows of what this VM could evict once a request has started.
-    pub(super) fn evictable_with(&self, lease: &Lease) -> Vec<Evictable> {
-        let mut lanes = self.evictable_in(&lease.pool_key);
-        let Lease { lane, started, amount, .. } = *lease;
-        match lanes.iter_mut().find(|other| other.lane == lane) {
-            Some(other) => {
-                let blocks = Blocks(other.blocks.0.saturating_add(amount.blocks.0));
-                let requests = other.requests.saturating_add(1);
-                *other = Evictable { lane, requests, blocks, newest: other.newest.max(started) };
-            }
-            None => lanes.push(Evictable { lane, requests: 1, blocks: amount.blocks, newest: started }),
-        }
-        lanes
-    }
-
-    pub(super) fn evictable_in(&self, pool_key: &Rc<str>) -> Vec<Evictable> {
-        let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key);
-        of_pool.filter_map(|((_, lane), victims)| victims.row(*lane)).collect()
     }
 
     /// Says what this VM could evict. What others are faster at is said with the next request of the lane.
     fn publish_evicted(&self, store: &impl Store, pool_key: &str, evicted: &Evicted) {
-        let Some(holder) = self.holder else { return };
-        let members = &self.members;
+        let Some(holder) = self.membership.holder else { return };
+        let members = &self.membership.members;
         let published = store::update(store, pool_key, |ledger: &mut Ledger| {
             evicted.apply(ledger, members, holder);
             Ok::<(), std::convert::Infallible>(())
         });
         drop(published);
     }
-}
-
-fn one_with(blocks: Blocks) -> Amount {
-    Amount { requests: 1, blocks, ..Amount::default() }
 }
 
 /// Requests that wait in lanes above that of one in flight.

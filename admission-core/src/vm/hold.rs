@@ -18,7 +18,7 @@ use crate::unnamed::update_at;
 impl Vm {
     /// Sees what is free, lets a waiter that does not fit keep the line when its time has come, and has evicted for it what gives way.
     pub(super) fn hold_line(&mut self, store: &impl Store, key: &Rc<str>, now: Time) {
-        let Some(queue) = self.queues.get_mut(key) else { return };
+        let Some(queue) = self.room.queues.get_mut(key) else { return };
         let Some((pool, lanes)) = queue.pool_and_lanes() else { return };
         if pool.headroom.is_none() {
             queue.rooms.clear();
@@ -29,24 +29,24 @@ impl Vm {
         }
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
         let picture = self.picture(store, &pool);
-        let rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.members), now);
-        if let Some(queue) = self.queues.get_mut(key) {
+        let rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.membership.members), now);
+        if let Some(queue) = self.room.queues.get_mut(key) {
             queue.rooms = rooms;
         }
         self.begin_hold(store, key, &seen, &picture, now);
-        let keeper = self.queues.get(key).and_then(Queue::line_keeper).filter(|(_, lacking)| lacking.0 > 0);
+        let keeper = self.room.queues.get(key).and_then(Queue::line_keeper).filter(|(_, lacking)| lacking.0 > 0);
         if let Some((waiter, lacking)) = keeper.map(|(waiter, lacking)| (waiter.clone(), lacking)) {
             self.ask_for_blocks(store, &waiter, lacking, picture.known(false).view);
         }
     }
 
     fn begin_hold(&mut self, store: &impl Store, key: &Rc<str>, seen: &Ledger, picture: &Picture, now: Time) {
-        let Some(queue) = self.queues.get_mut(key) else { return };
-        let members = &self.members;
+        let Some(queue) = self.room.queues.get_mut(key) else { return };
+        let members = &self.membership.members;
         let can_be_helped =
             |waiter: &Waiter, lacking| would_free((seen, members), picture.known(false).view, waiter, lacking);
         let due = queue.due_to_hold(can_be_helped, now);
-        let Some(queue) = self.queues.get(key) else { return };
+        let Some(queue) = self.room.queues.get(key) else { return };
         // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.
         let mut due = due.into_iter().filter_map(|ticket| Some((ticket, queue.get(ticket)?)));
         let Some((ticket, waiting)) = due.find(|(_, waiting)| {
@@ -55,12 +55,13 @@ impl Vm {
             return;
         };
         // Why at least one: blocks that others hold come free too.
-        let mean_service = seen.time_to_free(seen.held(&self.members).requests.max(1), &self.members);
+        let mean_service =
+            seen.time_to_free(seen.held(&self.membership.members).requests.max(1), &self.membership.members);
         let hold = Hold::new(mean_service, now);
         let until = waiting.end_of(&hold);
         let begin = |ledger: &mut Ledger| ledger.hold_line(now, until).then_some(()).ok_or(());
         if matches!(store::update(store, key, begin), Ok(Ok(())))
-            && let Some(queue) = self.queues.get_mut(key)
+            && let Some(queue) = self.room.queues.get_mut(key)
         {
             queue.hold(ticket, hold);
         }
@@ -76,10 +77,12 @@ impl Vm {
         now: Time,
     ) -> bool {
         let waiter = &waiting.waiter;
-        let (Ok(tenant), Some(holder)) = (tenant_at(store, &waiter.tenant_key, &self.members), self.holder) else {
+        let (Ok(tenant), Some(holder)) =
+            (tenant_at(store, &waiter.tenant_key, &self.membership.members), self.membership.holder)
+        else {
             return false;
         };
-        let held = Held { tenant: &tenant, pool, members: &self.members };
+        let held = Held { tenant: &tenant, pool, members: &self.membership.members };
         let refused = decide(&waiter.ask, waiter.rules(), &waiting.turn(holder), known, held, now);
         refused.is_err_and(|refusal| refusal.reason == Reason::KvBlocks)
     }

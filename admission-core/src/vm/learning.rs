@@ -109,17 +109,16 @@ impl Known {
     }
 }
 
-impl Vm {
-    /// What requests of a tenant to a pool are taken for, by the model they name if that is known.
-    pub fn estimator(
+impl Learning {
+    fn estimator(
         &mut self,
         store: &impl Store,
+        keys: &Keys,
         (pool, model): (&Pool, Option<&str>),
         tenant_key: &str,
         now: Time,
     ) -> Estimator {
-        let name = (pool.name.as_str(), pool.model_label(model));
-        let known = self.learning.known(store, &self.keys, name, now);
+        let known = self.known(store, keys, (&pool.name, pool.model_label(model)), now);
         let tenant = slot_of(tenant_key);
         let learned = match pool.estimate.output {
             OutputEstimate::Learned => known.experience.quantile(tenant, pool.estimate.quantile),
@@ -129,33 +128,25 @@ impl Vm {
         Estimator { belief: known.belief_for(pool, model, tenant), usual_output }
     }
 
-    /// Takes what the end of a request tells; the next tick tells the other VMs.
-    pub fn learn(&mut self, store: &impl Store, pool: &Pool, lesson: Lesson<'_>, now: Time) {
+    fn learn(&mut self, store: &impl Store, keys: &Keys, pool: &Pool, lesson: Lesson<'_>, now: Time) {
         let Lesson { model, tenant_key, observed } = lesson;
         let observed = Observed { tenant: slot_of(tenant_key), ..observed };
         let (pattern, unread) = (pool.model_label(model), pool.model_label(None));
         if pattern != unread {
             // Answers are expected of requests too whose model has not been read yet: of those all of the pool's count.
             let lengths = Observed { prompt: None, ..observed };
-            let known = self.learning.known(store, &self.keys, (&pool.name, unread), now);
+            let known = self.known(store, keys, (&pool.name, unread), now);
             let belief = Rc::clone(&known.beliefs(pool, None).0);
             known.batch.observe(&lengths, &belief);
         }
-        let known = self.learning.known(store, &self.keys, (&pool.name, pattern), now);
+        let known = self.known(store, keys, (&pool.name, pattern), now);
         let belief = Rc::clone(&known.beliefs(pool, model).0);
         known.batch.observe(&observed, &belief);
     }
 
-    /// Forgets the models of which `is_used` says, by the names of pool and pattern, that no policy names them any more. Their keys
-    /// stay, since shared data cannot remove one, and hold nothing. Gives false where others were faster, to be tried again.
-    pub fn forget_models(&mut self, store: &impl Store, is_used: impl Fn(&str, &str) -> bool) -> bool {
-        self.learning.0.retain(|(pool, pattern), known| is_used(pool, pattern) || !emptied(store, &known.key));
-        self.learning.0.keys().all(|(pool, pattern)| is_used(pool, pattern))
-    }
-
     /// Adds what was learned since the last time to the shared records. What others were faster at waits for the next time.
-    pub(super) fn share_learned(&mut self, store: &impl Store) {
-        for known in self.learning.0.values_mut().filter(|known| !known.batch.is_empty()) {
+    pub(super) fn share(&mut self, store: &impl Store) {
+        for known in self.0.values_mut().filter(|known| !known.batch.is_empty()) {
             let merge = |experience: &mut Experience| {
                 experience.merge(&known.batch);
                 Ok::<(), std::convert::Infallible>(())
@@ -164,6 +155,31 @@ impl Vm {
                 known.batch = Batch::default();
             }
         }
+    }
+}
+
+impl Vm {
+    /// What requests of a tenant to a pool are taken for, by the model they name if that is known.
+    pub fn estimator(
+        &mut self,
+        store: &impl Store,
+        model: (&Pool, Option<&str>),
+        tenant_key: &str,
+        now: Time,
+    ) -> Estimator {
+        self.learning.estimator(store, &self.membership.keys, model, tenant_key, now)
+    }
+
+    /// Takes what the end of a request tells; the next tick tells the other VMs.
+    pub fn learn(&mut self, store: &impl Store, pool: &Pool, lesson: Lesson<'_>, now: Time) {
+        self.learning.learn(store, &self.membership.keys, pool, lesson, now);
+    }
+
+    /// Forgets the models of which `is_used` says, by the names of pool and pattern, that no policy names them any more. Their keys
+    /// stay, since shared data cannot remove one, and hold nothing. Gives false where others were faster, to be tried again.
+    pub fn forget_models(&mut self, store: &impl Store, is_used: impl Fn(&str, &str) -> bool) -> bool {
+        self.learning.0.retain(|(pool, pattern), known| is_used(pool, pattern) || !emptied(store, &known.key));
+        self.learning.0.keys().all(|(pool, pattern)| is_used(pool, pattern))
     }
 }
 

@@ -32,10 +32,10 @@ impl Vm {
     /// Has a lease hold what its answer is known to be long, or more; `None` for a lease that has ended. It asks nobody:
     /// what holds too much lets in less after it.
     pub fn overdraw(&mut self, store: &impl Store, id: LeaseId, output: Tokens, now: Time) -> Option<Overdraft> {
-        let lease = self.leases.get(&id)?;
+        let lease = self.leases.get(id)?;
         let reserved = Tokens(lease.amount.tokens.0.saturating_sub(lease.prompt.0));
         let nothing = Overdraft { grown: Tokens(0), reserved };
-        let Some(holder) = self.holder.filter(|_| output > reserved) else { return Some(nothing) };
+        let Some(holder) = self.membership.holder.filter(|_| output > reserved) else { return Some(nothing) };
         let step = output.0.saturating_sub(lease.output.0).clamp(LEAST_STEP, MOST_STEP);
         let tokens = lease.prompt.plus(output).plus(Tokens(step)).min(MOST_TOKENS);
         let after = Amount { tokens, blocks: tokens.blocks_of(lease.block_size), ..lease.amount };
@@ -51,7 +51,7 @@ impl Vm {
         };
         let (of_tenant, of_pool) =
             (change(&lease.tenant_key, None), change(&lease.pool_key, Some(lease.begun(amount, 0))));
-        if let Some(lease) = self.leases.get_mut(&id) {
+        if let Some(lease) = self.leases.get_mut(id) {
             lease.amount = after;
         }
         self.change(store, of_tenant, now);

@@ -169,40 +169,41 @@ impl Vm {
     /// The body of a request has been sent, so that its worker can read the prompt. `is_whole`: its answer is no stream of one answer, so that
     /// its begin will say nothing of when the prompt was read.
     pub fn body_sent(&mut self, store: &impl Store, id: LeaseId, is_whole: bool, now: Time) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(id) else { return };
         let Some(reading) = lease.reading.as_mut().filter(|reading| !reading.is_answered) else { return };
         let Ok((seen, _)) = store::read::<Ledger>(store, &lease.pool_key) else { return };
         if now.since(reading.from) > TOGETHER {
             let own = if reading.counts { reading.tokens.0 } else { 0 };
-            let others = Tokens(seen.prompts_being_read(&self.members).0.saturating_sub(own));
+            let others = Tokens(seen.prompts_being_read(&self.membership.members).0.saturating_sub(own));
             *reading = Reading { from: now, ..reading.behind((others, seen.prompts_read()), reading.readers) };
         }
         reading.is_whole |= is_whole;
         reading.due = Time(now.0.saturating_add(reading.counts_for(&seen).0));
-        self.read_due.push((reading.due, id));
-        let counted: Vec<_> = reading.tallies(lease.worker).collect();
+        let (counted, due) = (reading.tallies(lease.worker).collect::<Vec<_>>(), reading.due);
         (reading.counts, reading.is_sent) = (true, true);
         let tallies =
             reading.tallies(lease.worker).filter(|(key, _)| counted.iter().all(|(counted, _)| counted != key));
         let (tallies, lease) = (tallies.collect(), lease.clone());
+        self.leases.note_due(due, id);
         self.change_prompts(store, &lease, tallies, (Kind::Overdraft, None), now);
     }
 
     /// The answer of a request turns out to be none whose begin says when its prompt was read.
     pub fn answers_whole(&mut self, store: &impl Store, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(id) else { return };
         let Some(reading) = lease.reading.as_mut().filter(|reading| !reading.is_whole) else { return };
         reading.is_whole = true;
         if let Ok((seen, _)) = store::read::<Ledger>(store, &lease.pool_key) {
             reading.due = Time(reading.from.0.saturating_add(reading.counts_for(&seen).0));
-            self.read_due.push((reading.due, id));
+            let due = reading.due;
+            self.leases.note_due(due, id);
         }
     }
 
     /// The answer of a request has begun, so its prompt has been read; once.
     pub fn first_token(&mut self, store: &impl Store, id: LeaseId, now: Time) {
         let is_shown = |reading: &Reading| reading.counts && !reading.is_whole;
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(id) else { return };
         if let Some(reading) = lease.reading.as_mut().filter(|reading| reading.is_whole) {
             // What has answered has read it, whenever that was.
             let tallies = reading.tallies(lease.worker).collect();
@@ -221,17 +222,8 @@ impl Vm {
 
     /// Prompts whose time is up count no more.
     pub(super) fn count_read(&mut self, store: &impl Store, now: Time) {
-        let mut due = Vec::new();
-        for (at, id) in std::mem::take(&mut self.read_due) {
-            let reading = self.leases.get(&id).and_then(|lease| lease.reading);
-            match reading.filter(|reading| reading.due == at) {
-                Some(_) if at <= now => due.push(id),
-                Some(_) => self.read_due.push((at, id)),
-                None => {}
-            }
-        }
-        for id in due {
-            let Some(lease) = self.leases.get_mut(&id) else { continue };
+        for id in self.leases.take_read(now) {
+            let Some(lease) = self.leases.get_mut(id) else { continue };
             let Some(reading) = &mut lease.reading else { continue };
             let tallies = reading.tallies(lease.worker).collect();
             reading.counts = false;
@@ -242,7 +234,7 @@ impl Vm {
 
     /// The body of a request has shown its prompt to be of this length.
     pub(super) fn correct_prompt(&mut self, store: &impl Store, id: LeaseId, tokens: Tokens, now: Time) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(id) else { return };
         let Some(reading) = &mut lease.reading else { return };
         let before = std::mem::replace(&mut reading.tokens, tokens);
         if !reading.counts {
@@ -269,7 +261,7 @@ impl Vm {
         (kind, read): (Kind, Option<Read>),
         now: Time,
     ) {
-        let Some(holder) = self.holder.filter(|_| !tallies.is_empty()) else { return };
+        let Some(holder) = self.membership.holder.filter(|_| !tallies.is_empty()) else { return };
         let (key, lane, amount, begun) = (Rc::clone(&lease.pool_key), lease.lane, Amount::default(), Vec::new());
         let frees = Frees::Pool(Arc::clone(&lease.pool), Arc::clone(&lease.lanes));
         let change =

@@ -19,9 +19,6 @@ use crate::queue::{Queue, Waiter};
 use crate::store::{self, Store};
 use crate::units::{Millis, Time};
 
-/// Promises that are kept in mind; of more, those that have come due are forgotten.
-const MOST_PROMISES: usize = 1_024;
-
 /// Amounts of which those that wait for rates may have half of a queue's bound.
 const HALVES: [&str; 3] = [
     "requests waiting for rates, which may be half",
@@ -79,13 +76,16 @@ impl Vm {
         by_pool: bool,
         now: Time,
     ) -> Option<(Reason, Millis)> {
-        let holder = self.holder?;
-        let own = Queue::queued(self.queues.values(), request.tenant_key);
-        let of_tenant = by_tenant(request, held.tenant, (&self.members, holder, &own), now);
+        let holder = self.membership.holder?;
+        let own = Queue::queued(self.room.queues.values(), request.tenant_key);
+        let of_tenant = by_tenant(request, held.tenant, (&self.membership.members, holder, &own), now);
         let of_pool = by_pool.then(|| {
-            let queue = self.queues.get(&*request.rules.pool.key);
+            let queue = self.room.queues.get(&*request.rules.pool.key);
             let in_line = queue.map(|queue| queue.report().waiting).unwrap_or_default();
-            (Reason::PoolRequestRate, time_by_pool(request, held.pool, (&self.members, holder, &in_line), now))
+            (
+                Reason::PoolRequestRate,
+                time_by_pool(request, held.pool, (&self.membership.members, holder, &in_line), now),
+            )
         });
         let all = of_tenant.into_iter().chain(of_pool).filter(|(_, time)| *time > Millis(0));
         all.max_by_key(|(_, time)| *time)
@@ -102,40 +102,16 @@ impl Vm {
         if !refusal.reason.is_of_rate() || !request.rules.may_be_waited_for(refusal.reason) {
             return refusal;
         }
-        let tenant = tenant_at(store, request.tenant_key, &self.members);
+        let tenant = tenant_at(store, request.tenant_key, &self.membership.members);
         let (Ok(tenant), Ok((pool, _))) = (tenant, store::read::<Ledger>(store, &request.rules.pool.key)) else {
             return refusal;
         };
-        let held = Held { tenant: &tenant, pool: &pool, members: &self.members };
+        let held = Held { tenant: &tenant, pool: &pool, members: &self.membership.members };
         let by_pool = refusal.reason == Reason::PoolRequestRate;
         match self.time_by_rates(request, held, by_pool, now) {
             Some((_, time)) => Refusal { retry: Retry::After(time), ..refusal },
             None => refusal,
         }
-    }
-
-    /// Advice for a caller whose request would have waited for a rate: the time at which it would have started, and later than the last
-    /// advice by the time in which the rate earns a request.
-    pub(super) fn promise_by_rate(&mut self, waiter: &Waiter, by: RateWait, wait: Millis, now: Time) -> Millis {
-        let cost = waiter.ask.cost();
-        let (of_tenant, of_pool) = (&waiter.limits.rates, &waiter.pool.rates);
-        let (name, rate, amount) = match by.reason {
-            Reason::TenantRequestRate => (Rc::clone(&waiter.tenant_key), &of_tenant.requests, cost.requests),
-            Reason::TenantTokenRate => (Rc::clone(&waiter.tenant_key), &of_tenant.tokens, cost.tokens.0),
-            _ => (waiter.key(), &of_pool.requests, cost.requests),
-        };
-        // Each VM spaces its own callers, so that those of all come as fast as the rate is earned.
-        let vms = self.members.iter().count() as u64;
-        let each = rate.as_ref().map_or(Millis(0), |rate| rate.time_to_earn(amount));
-        let gap = Millis(each.0.saturating_mul(vms.max(1)));
-        let key = (name, waiter.lane.key);
-        if self.promises.len() >= MOST_PROMISES && !self.promises.contains_key(&key) {
-            self.promises.retain(|_, promises| promises.are_ahead(now));
-            if self.promises.len() >= MOST_PROMISES {
-                return wait;
-            }
-        }
-        self.promises.entry(key).or_default().next(wait, gap, now)
     }
 }
 
@@ -143,6 +119,18 @@ impl RateWait {
     /// True where the pool's rate is the one that lets the request start last.
     pub(super) fn is_of_pool(self) -> bool {
         self.reason == Reason::PoolRequestRate
+    }
+
+    /// Record of the rate, and the time in which that earns the request.
+    pub(super) fn earned(self, waiter: &Waiter) -> (Rc<str>, Millis) {
+        let cost = waiter.ask.cost();
+        let (of_tenant, of_pool) = (&waiter.limits.rates, &waiter.pool.rates);
+        let (name, rate, amount) = match self.reason {
+            Reason::TenantRequestRate => (Rc::clone(&waiter.tenant_key), &of_tenant.requests, cost.requests),
+            Reason::TenantTokenRate => (Rc::clone(&waiter.tenant_key), &of_tenant.tokens, cost.tokens.0),
+            _ => (waiter.key(), &of_pool.requests, cost.requests),
+        };
+        (name, rate.as_ref().map_or(Millis(0), |rate| rate.time_to_earn(amount)))
     }
 
     /// The time until a request starts by its place in line and by the rates.

@@ -95,7 +95,7 @@ impl Vm {
     /// its worker where requests are steered; elsewhere only the proxy does.
     // Why not each time: it costs a host call, and what one worker has served it serves the next time too.
     pub fn served(&mut self, lease: LeaseId, sent: &Sent<'_>, now: Time) -> bool {
-        let Some(lease) = self.leases.get(&lease) else { return false };
+        let Some(lease) = self.leases.get(lease) else { return false };
         match lease.worker {
             Some(TallyKey(worker)) => {
                 self.served.note(sent, &lease.pool, WorkerKey(worker), now);

@@ -26,17 +26,17 @@ impl Vm {
     /// in which their turn comes soon. False, and no waiter gives way, when no tenant has more or that would still not be room enough.
     pub(super) fn displace(&mut self, store: &impl Store, newcomer: &Waiter, full: &Full, now: Time) -> bool {
         let (key, refusal) = (newcomer.key(), &full.refusal);
-        let Some(last) = self.queues.get_mut(&key).and_then(|queue| give_way(queue, newcomer, full)) else {
+        let Some(last) = self.room.queues.get_mut(&key).and_then(|queue| give_way(queue, newcomer, full)) else {
             return false;
         };
         for (ticket, waiting) in last {
             end_hold(store, &key, &waiting, now);
-            self.publish_blocked(store, &waiting.waiter.tenant_key);
+            self.room.publish_blocked(store, &self.membership, &waiting.waiter.tenant_key);
             let bound = self.bound_of(store, &waiting, now);
             let refusal = self.full(store, &waiting.waiter, refusal.clone(), bound, now);
-            self.displaced.push(GivenUp { owner: waiting.waiter.owner, ticket, refusal });
+            self.room.displaced.push(GivenUp { owner: waiting.waiter.owner, ticket, refusal });
         }
-        self.wakes.extend(self.slot().map(|slot| Wake::start(slot, &key)));
+        self.outbox.send(self.slot().map(|slot| Wake::start(slot, &key)));
         true
     }
 
@@ -44,19 +44,19 @@ impl Vm {
     /// them; what is left to do after that is another VM's.
     // Why across VMs and not before the newcomer joins: its own VM may hold no waiter of a lower lane. For that moment the bound is exceeded.
     pub(super) fn let_lowest_give_way(&mut self, store: &impl Store, key: &Rc<str>, now: Time) {
-        let Some(holder) = self.holder else { return };
+        let Some(holder) = self.membership.holder else { return };
         loop {
             match self.give_lowest(store, key, holder) {
                 Given::Way(ticket, waiting, refusal) => {
                     end_hold(store, key, &waiting, now);
-                    self.publish_blocked(store, &waiting.waiter.tenant_key);
+                    self.room.publish_blocked(store, &self.membership, &waiting.waiter.tenant_key);
                     let bound = self.bound_of(store, &waiting, now);
                     let refusal = self.full(store, &waiting.waiter, refusal, bound, now);
-                    self.displaced.push(GivenUp { owner: waiting.waiter.owner, ticket, refusal });
-                    self.wakes.push(Wake::start(holder.slot, key));
+                    self.room.displaced.push(GivenUp { owner: waiting.waiter.owner, ticket, refusal });
+                    self.outbox.send([Wake::start(holder.slot, key)]);
                 }
                 Given::Elsewhere(other) => {
-                    self.wakes.push(Wake::give_way(other.slot, key));
+                    self.outbox.send([Wake::give_way(other.slot, key)]);
                     return;
                 }
                 Given::Nothing => return,
@@ -65,7 +65,7 @@ impl Vm {
     }
 
     fn give_lowest(&mut self, store: &impl Store, key: &Rc<str>, holder: Holder) -> Given {
-        let Self { queues, members, .. } = self;
+        let (queues, members) = (&mut self.room.queues, &self.membership.members);
         let Some(queue) = queues.get_mut(key) else { return Given::Nothing };
         let Some(first) = queue.any() else { return Given::Nothing };
         let (lanes, limits) = (Arc::clone(&first.lanes), first.pool.queue.clone());
@@ -116,7 +116,11 @@ impl Vm {
         let Some(by_rate) = by_rate else { return full };
         let wait = by_rate.longer(full.place.and_then(|place| place.wait));
         let place = full.place.map(|place| Place { wait: Some(wait), ..place });
-        Refusal { retry: Retry::After(self.promise_by_rate(waiter, by_rate, wait, now)), place, ..full }
+        Refusal {
+            retry: Retry::After(self.room.promise_by_rate(&self.membership, (waiter, by_rate), wait, now)),
+            place,
+            ..full
+        }
     }
 
     /// Completes the refusal of a full queue, given what keeps the waiter from starting.
@@ -129,9 +133,9 @@ impl Vm {
         now: Time,
     ) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
-        let place = self.place(&seen, waiter, now);
+        let place = self.room.place((&seen, &self.membership.members), waiter, now);
         let wait = place.wait.unwrap_or_default();
-        let retry = Retry::After(self.promise(&seen, (waiter.key(), &waiter.lane), wait, now));
+        let retry = Retry::After(self.room.promise((&seen, &self.membership), (waiter.key(), &waiter.lane), wait, now));
         Refusal { retry, place: Some(place), detail: kept_from_starting(bound), ..refusal }
     }
 }

@@ -12,14 +12,13 @@ use super::rates::{RateWait, time_by_pool, within_half};
 use super::room::{Full, Room, has_room};
 use super::{Admission, Request, Vm, Wake};
 use crate::decide::{Held, Line, Rules, Turn, decide, flow_of, urgency};
-use crate::forecast;
 use crate::ledger::{FlowKey, Ledger, Starts};
-use crate::members::{Holder, Members};
-use crate::outcome::{Limit, Obstacle, Place, Reason, Refusal, Retry};
-use crate::policy::{Lane, QueueLimits};
-use crate::queue::{Aside, Queue, Shares, Ticket, Waiter};
+use crate::members::Holder;
+use crate::outcome::{Limit, Obstacle, Reason, Refusal, Retry};
+use crate::policy::QueueLimits;
+use crate::queue::{Aside, Queue, Ticket, Waiter};
 use crate::store::{self, Store, StoreError};
-use crate::units::{Millis, Time};
+use crate::units::Time;
 use crate::unnamed::ledger_at;
 
 /// How a request has joined.
@@ -70,24 +69,24 @@ impl Vm {
     /// Requests that wait here, those among them that have given way and are to be told so.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.queues.values().map(Queue::len).sum::<usize>().saturating_add(self.displaced.len())
+        self.room.len()
     }
 
     /// The slot under which other VMs reach this one.
     #[must_use]
     pub fn slot(&self) -> Option<u16> {
-        self.holder.map(|holder| holder.slot)
+        self.membership.holder.map(|holder| holder.slot)
     }
 
     /// Under which what it holds is counted, as far as it knows.
     #[must_use]
     pub fn holder(&self) -> Option<Holder> {
-        self.holder
+        self.membership.holder
     }
 
     /// Messages to be sent; to be asked after every call.
     pub fn take_wakes(&mut self) -> Vec<Wake> {
-        std::mem::take(&mut self.wakes)
+        self.outbox.take()
     }
 
     /// Lets a request wait that was refused just now.
@@ -143,17 +142,16 @@ impl Vm {
         let holder = self.ready(store, now).map_err(failed)?;
         let key = waiter.key();
         let (seen, _) = store::read::<Ledger>(store, &key).map_err(failed)?;
-        let tenant = tenant_at(store, &waiter.tenant_key, &self.members).map_err(failed)?;
+        let tenant = tenant_at(store, &waiter.tenant_key, &self.membership.members).map_err(failed)?;
         let picture = self.picture(store, &waiter.pool);
         let known = picture.known(waiter.can_be_steered);
-        let turn = newcomer(self.queues.get(&key), &waiter.request(), waiter.arrived);
+        let turn = newcomer(self.room.queues.get(&key), &waiter.request(), waiter.arrived);
         let by_rate = {
-            let held = Held { tenant: &tenant, pool: &seen, members: &self.members };
+            let held = Held { tenant: &tenant, pool: &seen, members: &self.membership.members };
             self.rate_wait(store, &waiter, refused, (&turn, known, held), now)
         };
         self.fits_its_patience(store, &seen, (&waiter, limits), (refused, by_rate), now).map_err(NotJoined::Refused)?;
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket = self.next_ticket.wrapping_add(1);
+        let ticket = self.room.new_ticket();
         let aside = match refused.reason.obstacle() {
             Obstacle::Tenant => Some(Aside::Tenant),
             Obstacle::Class => Some(Aside::Class),
@@ -161,7 +159,7 @@ impl Vm {
         };
         let band = waiter.lane.level_key;
         let starts = tenant.starts(FlowKey::of(&key, band), seen.virtual_time(band));
-        let queue = self.queues.entry(Rc::clone(&key)).or_default();
+        let queue = self.room.queues.entry(Rc::clone(&key)).or_default();
         note_emptiness(queue, refused.reason, now);
         if refused.reason == Reason::KvBlocks {
             queue.note_room(&waiter, waiter.lane.position, refused, known.block_size(&waiter.pool));
@@ -177,7 +175,7 @@ impl Vm {
         let reasons = queue.reasons.clone();
         queue.keep(waiter.lane.key, refused.reason);
         let (report, bytes) = (queue.report(), queue.bytes_of(&waiter.tenant_key));
-        let members = &self.members;
+        let members = &self.membership.members;
         let published = store::update(store, &key, |ledger: &mut Ledger| {
             let held = Held { tenant: &tenant, pool: ledger, members };
             if unless_it_may_start && decide(&waiter.ask, waiter.rules(), &turn, known, held, now).is_ok() {
@@ -208,7 +206,7 @@ impl Vm {
                 queue.take(ticket);
                 queue.reasons = reasons;
                 if queue.is_empty() {
-                    self.queues.remove(&key);
+                    self.room.queues.remove(&key);
                 }
                 Err(not_joined)
             }
@@ -224,15 +222,15 @@ impl Vm {
         refused: &Refusal,
     ) {
         if refused.reason.obstacle() == Obstacle::Tenant || waiter.limits.rates.may_be_waited_for() {
-            self.publish_blocked(store, tenant_key);
+            self.room.publish_blocked(store, &self.membership, tenant_key);
         }
         match refused.reason.obstacle() {
             Obstacle::Tenant => {
                 // What the tenant has got back in the meantime has woken nobody.
-                self.wakes.extend(self.slot().map(|slot| Wake::start(slot, tenant_key)));
+                self.outbox.send(self.slot().map(|slot| Wake::start(slot, tenant_key)));
             }
             // The first of its like here may start now, brought forward by what its tenant has got back, which woke nobody.
-            Obstacle::Line => self.wakes.extend(self.slot().map(|slot| Wake::start(slot, key))),
+            Obstacle::Line => self.outbox.send(self.slot().map(|slot| Wake::start(slot, key))),
             _ => self.ask_to_evict(store, waiter, refused),
         }
     }
@@ -249,7 +247,7 @@ impl Vm {
         if refused.reason == Reason::NoWorkers {
             return Ok(());
         }
-        let mut place = self.place(seen, waiter, now);
+        let mut place = self.room.place((seen, &self.membership.members), waiter, now);
         if let Some(by_rate) = by_rate {
             place.wait = Some(by_rate.longer(place.wait));
         }
@@ -259,29 +257,11 @@ impl Vm {
         let knob = own.map_or_else(|| Arc::clone(&limits.max_wait_knob), |_| "the request's own deadline".into());
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
         let retry = Retry::After(match by_rate {
-            Some(by_rate) => self.promise_by_rate(waiter, by_rate, wait, now),
-            None => self.promise(seen, (waiter.key(), &waiter.lane), wait, now),
+            Some(by_rate) => self.room.promise_by_rate(&self.membership, (waiter, by_rate), wait, now),
+            None => self.room.promise((seen, &self.membership), (waiter.key(), &waiter.lane), wait, now),
         });
         let detail = kept_from_starting(self.behind_others(store, waiter, Some(refused.clone()), now));
         Err(Refusal { reason: Reason::WaitTooLong, limit, detail, retry, place: Some(place) })
-    }
-
-    pub(super) fn place(&self, seen: &Ledger, waiter: &Waiter, now: Time) -> Place {
-        let classes = waiter.classes.iter().map(|class| class.key).collect();
-        let flow = (Rc::clone(&waiter.tenant_key), classes);
-        let queue = self.queues.get(&*waiter.pool.key);
-        let (lanes, lane, weight) = (&waiter.lanes, &waiter.lane, waiter.limits.weight);
-        let shares = queue.map_or_else(Shares::default, |queue| queue.shares(lanes, lane, &flow));
-        forecast::place((seen, &self.members), lanes, lane, shares, weight, now)
-    }
-
-    /// When a caller is told to come back that would have waited for `wait`: once those before it have started, and later
-    /// than those that were told before. Sooner it would find a line that newcomers have kept as long.
-    pub(super) fn promise(&mut self, seen: &Ledger, (key, lane): (Rc<str>, &Lane), wait: Millis, now: Time) -> Millis {
-        // Each VM spaces its own callers, so that those of all come as fast as places are freed.
-        let vms = self.members.iter().count() as u64;
-        let gap = Millis(gap((seen, &self.members), lane, now).0.saturating_mul(vms.max(1)));
-        self.promises.entry((key, lane.key)).or_default().next(wait, gap, now)
     }
 
     /// Spreads the advice of refusals that come one after the other, where nothing but others' work stands in the way. That of a rate
@@ -295,52 +275,50 @@ impl Vm {
             return refusal;
         };
         let Ok((seen, _)) = store::read::<Ledger>(store, &request.rules.pool.key) else { return refusal };
-        let vms = self.members.iter().count() as u64;
-        let gap = Millis(seen.time_to_free(1, &self.members).unwrap_or_default().0.saturating_mul(vms.max(1)));
-        let key = (Rc::from(&*request.rules.pool.key), request.rules.lane.key);
-        let retry = Retry::After(self.promises.entry(key).or_default().next(wait, gap, now));
-        Refusal { retry, ..refusal }
+        let wait = self.room.spread_refused((&seen, &self.membership), request, wait, now);
+        Refusal { retry: Retry::After(wait), ..refusal }
     }
 
     /// A waiter has left before its turn.
     pub fn leave(&mut self, store: &impl Store, ticket: Ticket, now: Time) {
-        self.displaced.retain(|given_up| given_up.ticket != ticket);
-        let Some(key) = self.queue_of(ticket) else { return };
-        let Some(queue) = self.queues.get_mut(&key) else { return };
+        self.room.displaced.retain(|given_up| given_up.ticket != ticket);
+        let Some(key) = self.room.queue_of(ticket) else { return };
+        let Some(queue) = self.room.queues.get_mut(&key) else { return };
         let Some(waiting) = queue.take(ticket) else { return };
         end_hold(store, &key, &waiting, now);
-        self.publish_blocked(store, &waiting.waiter.tenant_key);
-        let was_first = self.queues.get(&key).is_some_and(|queue| queue.published.heads != queue.report().heads);
-        self.publish(store, &key);
+        self.room.publish_blocked(store, &self.membership, &waiting.waiter.tenant_key);
+        let was_first = self.room.queues.get(&key).is_some_and(|queue| queue.published.heads != queue.report().heads);
+        self.room.publish(store, &self.membership, &key);
         if was_first {
             // Those behind it may fit where it did not.
             let picture = self.picture(store, &waiting.waiter.pool);
             if let Ok((ledger, _)) = store::read::<Ledger>(store, &key) {
                 let Waiter { pool, lanes, .. } = &waiting.waiter;
-                let next = Line::of(pool, lanes, picture.known(true), (&ledger, &self.members), now).next(None);
-                self.wakes.extend(next.map(|holder| Wake::start(holder.slot, &key)));
+                let next =
+                    Line::of(pool, lanes, picture.known(true), (&ledger, &self.membership.members), now).next(None);
+                self.outbox.send(next.map(|holder| Wake::start(holder.slot, &key)));
             }
         }
     }
 
     /// Holds a waiter to other rules from now on, in the line where they put it; it keeps its ticket and its arrival.
     pub fn renew(&mut self, store: &impl Store, ticket: Ticket, waiter: Waiter, now: Time) {
-        let Some(from) = self.queue_of(ticket) else { return };
-        let Some(before) = self.queues.get_mut(&from).and_then(|queue| queue.take(ticket)) else { return };
+        let Some(from) = self.room.queue_of(ticket) else { return };
+        let Some(before) = self.room.queues.get_mut(&from).and_then(|queue| queue.take(ticket)) else { return };
         end_hold(store, &from, &before, now);
         let waiter = self.placed(store, waiter, now);
         let into = waiter.key();
         let starts = self.starts(store, &waiter);
         let tenants = [Rc::clone(&before.waiter.tenant_key), Rc::clone(&waiter.tenant_key)];
         let is_rated = before.is_rated && waiter.rules().has_rates_that_wait();
-        let queue = self.queues.entry(Rc::clone(&into)).or_default();
+        let queue = self.room.queues.entry(Rc::clone(&into)).or_default();
         queue.push(ticket, waiter, starts, None, now);
         if is_rated {
             queue.note_rated(ticket);
         }
-        tenants.iter().for_each(|tenant| self.publish_blocked(store, tenant));
-        self.publish(store, &from);
-        self.publish(store, &into);
+        tenants.iter().for_each(|tenant| self.room.publish_blocked(store, &self.membership, tenant));
+        self.room.publish(store, &self.membership, &from);
+        self.room.publish(store, &self.membership, &into);
     }
 
     fn starts(&self, store: &impl Store, waiter: &Waiter) -> Starts {
@@ -348,57 +326,6 @@ impl Vm {
         let band = waiter.lane.level_key;
         let flow = FlowKey::of(&waiter.pool.key, band);
         ledger(&waiter.tenant_key).starts(flow, ledger(&waiter.pool.key).virtual_time(band))
-    }
-
-    pub(super) fn queue_of(&self, ticket: Ticket) -> Option<Rc<str>> {
-        self.queues.iter().find(|(_, queue)| queue.get(ticket).is_some()).map(|(key, _)| Rc::clone(key))
-    }
-
-    /// Says in a pool's record who waits here, if that has changed; what others are faster at is said later.
-    pub(super) fn publish(&mut self, store: &impl Store, key: &Rc<str>) {
-        let Some(holder) = self.holder else { return };
-        let report = self.queues.get(key).map(Queue::report).unwrap_or_default();
-        if self.queues.get(key).is_none_or(|queue| queue.published != report) {
-            let members = &self.members;
-            let said = store::update(store, key, |ledger: &mut Ledger| {
-                ledger.publish(members, holder, &report);
-                Ok::<(), std::convert::Infallible>(())
-            });
-            if said.is_err() {
-                self.unpublished.insert(Rc::clone(key));
-                return;
-            }
-        }
-        if let Some(queue) = self.queues.get_mut(key) {
-            queue.published = report;
-            if queue.is_empty() {
-                self.queues.remove(key);
-            }
-        }
-    }
-
-    /// Says what could not be said before.
-    pub(super) fn publish_the_rest(&mut self, store: &impl Store) {
-        for key in std::mem::take(&mut self.unpublished) {
-            self.publish(store, &key);
-        }
-        for key in std::mem::take(&mut self.unblocked) {
-            self.publish_blocked(store, &key);
-        }
-    }
-
-    /// After a fencing no record says any more who waits here.
-    pub(super) fn say_again(&mut self, store: &impl Store) {
-        let keys: Vec<Rc<str>> = self.queues.keys().cloned().collect();
-        for key in keys {
-            if let Some(queue) = self.queues.get_mut(&key) {
-                queue.published = crate::ledger::Report::default();
-                self.unblocked.extend(queue.tenants_aside(None, usize::MAX));
-                self.unblocked.extend(queue.tenants_queued().cloned());
-            }
-            self.publish(store, &key);
-        }
-        self.publish_the_rest(store);
     }
 }
 
@@ -419,9 +346,4 @@ pub(super) fn newcomer<'a>(queue: Option<&Queue>, request: &Request<'a>, arrived
         waits_in: None,
         behind_its_like,
     }
-}
-
-/// Time between starts in a lane while others waited, or between ends of requests in its pool.
-fn gap((seen, members): (&Ledger, &Members), lane: &Lane, now: Time) -> Millis {
-    seen.time_between_starts(lane.key, members, now).unwrap_or_default()
 }

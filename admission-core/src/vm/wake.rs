@@ -82,7 +82,7 @@ impl Note {
 impl Vm {
     /// Wakes the VM of the one waiter that may start with what has been freed; it passes on what it leaves.
     pub(super) fn wake_for(&mut self, store: &impl Store, change: &Change, ledger: &Ledger, now: Time) {
-        let (members, key) = (&self.members, &change.key);
+        let (members, key) = (&self.membership.members, &change.key);
         match &change.frees {
             Frees::Nothing => {}
             Frees::Pool(pool, lanes) => {
@@ -92,7 +92,7 @@ impl Vm {
                 let frees_a_class = change.tallies.iter().any(|(tally, _)| is_class(*tally));
                 let for_a_class = ledger.waiting_for_a_class(members).filter(|_| frees_a_class);
                 let woken: BTreeSet<Holder> = gather(next.into_iter().chain(for_a_class));
-                self.wakes.extend(woken.into_iter().map(|holder| Wake::start(holder.slot, key)));
+                self.outbox.send(woken.into_iter().map(|holder| Wake::start(holder.slot, key)));
             }
             Frees::Tenant(lanes) => {
                 let order = Order::of(ledger.blocked(members).map(|(_, first)| first));
@@ -100,7 +100,7 @@ impl Vm {
                 let first = ledger
                     .blocked(members)
                     .min_by_key(|(holder, first)| (lanes.level_of(first.band), order.place(first, tag), holder.slot));
-                self.wakes.extend(first.map(|(holder, _)| Wake::start(holder.slot, key)));
+                self.outbox.send(first.map(|(holder, _)| Wake::start(holder.slot, key)));
             }
         }
     }

@@ -31,7 +31,7 @@ impl Modelled {
     }
 
     fn note_fencing(&mut self, members: &Members) {
-        let fenced = self.vm.holder.filter(|holder| !members.counts(holder.epoch));
+        let fenced = self.vm.holder().filter(|holder| !members.counts(holder.epoch));
         if fenced.is_some() && fenced != self.fenced {
             self.fenced = fenced;
             self.excused = self.leases.iter().map(|(lease, ..)| *lease).collect();

@@ -228,7 +228,7 @@ fn a_worker_is_busy_by_the_prompts_that_it_was_sent_and_has_not_read() {
     one.first_token(&*proxy.store, long.lease, proxy.now);
     assert_eq!(to(&proxy.ask(&mut two, 1).unwrap()), A, "it has read what it had");
     for vm in [&mut one, &mut two] {
-        let held: Vec<_> = vm.leases.keys().copied().collect();
+        let held: Vec<_> = vm.leases.iter().map(|(id, _)| id).collect();
         held.into_iter().for_each(|lease| vm.release(&*proxy.store, lease, Usage::AsEstimated, proxy.now));
     }
     for worker in [A, B] {

@@ -447,6 +447,6 @@ fn of_lanes_of_one_priority_the_waiter_that_has_let_pass_longer_keeps_the_line()
     }
     proxy.later(5_000);
     vm.poll(&*proxy.store, proxy.now);
-    let keeper = vm.queues.values().find_map(Queue::line_keeper);
+    let keeper = vm.room.queues.values().find_map(Queue::line_keeper);
     assert_eq!(keeper.map(|(waiter, _)| &*waiter.lane.name), Some("listed-last"));
 }

@@ -52,7 +52,7 @@ fn ledger(proxy: &Proxy) -> Ledger {
 
 /// Prompt tokens that the pool's record says are being read.
 fn being_read(proxy: &Proxy, vm: &Vm) -> u64 {
-    ledger(proxy).prompts_being_read(&vm.members).0
+    ledger(proxy).prompts_being_read(vm.members()).0
 }
 
 /// Tokens that a worker reads in a second by that record.

@@ -70,9 +70,9 @@ fn ten_wait_and_the_eleventh_is_refused(mut proxy: Proxy, reason: Reason) {
     assert_eq!(refused, []);
     let (at, in_order): (Vec<u64>, Vec<Ticket>) = started.into_iter().unzip();
     assert_eq!((at, in_order), ((1..=10).map(|second| second * 1_000).collect(), tickets));
-    assert!(vm.queues.is_empty());
+    assert!(vm.room.queues.is_empty());
     let (ledger, _) = store::read::<Ledger>(&*proxy.store, &proxy.policy.tenant_key("acme")).unwrap();
-    assert_eq!((ledger.queued(&vm.members).count(), ledger.blocked(&vm.members).count()), (0, 0));
+    assert_eq!((ledger.queued(vm.members()).count(), ledger.blocked(vm.members()).count()), (0, 0));
 }
 
 #[test]
@@ -360,8 +360,8 @@ fn what_a_tenants_waiters_will_cost_is_counted_for_those_that_may_wait_alone() {
     let counted = |vm: &Vm| {
         let read = |key: &str| store::read::<Ledger>(&*proxy.store, key).unwrap().0;
         let (tenant, pool) = (read(&proxy.policy.tenant_key("acme")), read(&proxy.policy.pools().next().unwrap().key));
-        let queued: u64 = tenant.queued(&vm.members).map(|(_, queued)| queued.cost.requests).sum();
-        (queued, pool.rated(&vm.members).map(|(.., rated)| rated.requests).sum::<u64>())
+        let queued: u64 = tenant.queued(vm.members()).map(|(_, queued)| queued.cost.requests).sum();
+        (queued, pool.rated(vm.members()).map(|(.., rated)| rated.requests).sum::<u64>())
     };
     proxy.start(&mut vm, "acme", "low");
     let own: Vec<Ticket> = (0..3).map(|_| proxy.wait(&mut vm, "acme", "low")).collect();
@@ -410,7 +410,7 @@ fn a_waiter_that_its_routes_budget_refuses_keeps_back_no_other() {
     let refused: Vec<_> = refused.iter().map(|given_up| (given_up.ticket, given_up.refusal.reason)).collect();
     assert_eq!(started.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), [tickets[0]]);
     assert_eq!(refused, [(tickets[1], Reason::TenantRequestRate), (tickets[2], Reason::TenantRequestRate)]);
-    let lease = *vm.leases.keys().next().unwrap();
+    let lease = vm.leases.iter().map(|(id, _)| id).next().unwrap();
     proxy.end(&mut vm, lease);
     let (started, _) = pass(&mut proxy, &mut [&mut vm], Millis(5));
     assert_eq!(started.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>(), [other]);
