@@ -10,7 +10,7 @@ use crate::ask::Ask;
 use crate::budget::NotYet;
 use crate::config::StalePolicy;
 use crate::endpoint::Endpoint;
-use crate::ledger::{Amount, LaneKey, Ledger, TallyKey};
+use crate::ledger::{Amount, Counted, LaneKey, Ledger, TallyKey};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{Cap, Class, Lane, Lanes, Limits, Pool};
@@ -171,7 +171,7 @@ fn within_pool(
 }
 
 fn scene<'a>(rules: Rules<'a>, known: Known<'a>, held: Held<'a>, now: Time) -> Scene<'a> {
-    Scene::of((rules.pool, rules.lanes), known, (held.pool, held.members), now)
+    Scene::of((rules.pool, rules.lanes), known, held.pool.counted(held.members), now)
 }
 
 /// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all, and to
@@ -302,7 +302,7 @@ pub fn view_notice(pool: &Pool, view: Option<&ViewSummary>, came: Option<Time>, 
 pub fn tenant_refuses(
     ask: &Ask,
     rules: Rules<'_>,
-    (tenant, members): (&Ledger, &Members),
+    Counted { ledger: tenant, members }: Counted<'_>,
     now: Time,
 ) -> Option<Refusal> {
     let nobody = Ledger::default();
@@ -337,7 +337,7 @@ fn within_tenant_caps(amount: Amount, rules: Rules<'_>, held: Held<'_>) -> Resul
     if let Some(cap) = &rules.tenant.requests
         && amount.requests > 0
     {
-        within(cap, with_this.requests, "requests", Reason::TenantRequests, (held.tenant, held.members))?;
+        within(cap, with_this.requests, "requests", Reason::TenantRequests, held.tenant.counted(held.members))?;
     }
     let Some(cap) = &rules.tenant.tokens else { return Ok(()) };
     if amount.tokens.0 == 0 || with_this.tokens.0 <= cap.limit {
@@ -348,7 +348,7 @@ fn within_tenant_caps(amount: Amount, rules: Rules<'_>, held: Held<'_>) -> Resul
         reason: Reason::TenantTokens,
         limit: Some(limit(cap, with_this.tokens.0, "tokens")),
         detail: Detail::None,
-        retry: advice(Some((held.tenant, held.members)), releases),
+        retry: advice(Some(held.tenant.counted(held.members)), releases),
         place: None,
     })
 }
@@ -362,26 +362,22 @@ fn releases_until(tokens: u64, held: Amount) -> u64 {
 fn within_pool_caps(amount: Amount, scene: &Scene<'_>) -> Result<(), Refusal> {
     let with_this = scene.ledger.held(scene.members).plus(amount).requests;
     let mut caps = scene.caps();
-    caps.try_for_each(|(cap, unit)| within(&cap, with_this, unit, Reason::PoolRequests, (scene.ledger, scene.members)))
+    caps.try_for_each(|(cap, unit)| {
+        within(&cap, with_this, unit, Reason::PoolRequests, scene.ledger.counted(scene.members))
+    })
 }
 
 fn within_class_caps(classes: &[Arc<Class>], held: Held<'_>) -> Result<(), Refusal> {
     for class in classes {
         if let Some(cap) = &class.max_in_flight {
             let with_this = held.pool.tallied(class.key, held.members).saturating_add(1);
-            within(cap, with_this, "requests", Reason::ClassRequests, (held.pool, held.members))?;
+            within(cap, with_this, "requests", Reason::ClassRequests, held.pool.counted(held.members))?;
         }
     }
     Ok(())
 }
 
-fn within(
-    cap: &Cap,
-    with_this: u64,
-    unit: &'static str,
-    reason: Reason,
-    counted: (&Ledger, &Members),
-) -> Result<(), Refusal> {
+fn within(cap: &Cap, with_this: u64, unit: &'static str, reason: Reason, counted: Counted<'_>) -> Result<(), Refusal> {
     if with_this <= cap.limit {
         return Ok(());
     }
@@ -395,7 +391,7 @@ fn limit(cap: &Cap, measured: u64, unit: &'static str) -> Limit {
 
 /// When so many releases will have come at the pace measured; at once while nothing is measured. What the caller is told
 /// is brought within bounds by [`crate::answer`].
-fn advice(counted: Option<(&Ledger, &Members)>, releases: u64) -> Retry {
-    let wait = counted.and_then(|(ledger, members)| ledger.time_to_free(releases, members));
+fn advice(counted: Option<Counted<'_>>, releases: u64) -> Retry {
+    let wait = counted.and_then(|Counted { ledger, members }| ledger.time_to_free(releases, members));
     Retry::After(wait.unwrap_or_default())
 }

@@ -1,7 +1,6 @@
 //! How long a request would wait, and when a refused one is best to come back.
 
-use crate::ledger::{Backlog, LAST_STARTS, Ledger};
-use crate::members::Members;
+use crate::ledger::{Backlog, Counted, LAST_STARTS};
 use crate::outcome::Place;
 use crate::policy::{Lane, Lanes};
 use crate::queue::{Share, Shares};
@@ -18,7 +17,7 @@ use crate::units::{Millis, Time};
 /// far as it can and the wait there, behind all of that lane and those of its own before it: they climb side by side. Above the default
 /// lane they have a share of all starts.
 pub(crate) fn place(
-    (ledger, members): (&Ledger, &Members),
+    Counted { ledger, members }: Counted<'_>,
     lanes: &Lanes,
     lane: &Lane,
     shares: Shares,

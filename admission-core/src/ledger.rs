@@ -186,7 +186,22 @@ pub struct Ledger {
     unknown: Sections,
 }
 
+/// A record, and the VMs whose holdings in it count.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted<'a> {
+    /// The record.
+    pub ledger: &'a Ledger,
+    /// The VMs.
+    pub members: &'a Members,
+}
+
 impl Ledger {
+    /// The record as these VMs count it.
+    #[must_use]
+    pub fn counted<'a>(&'a self, members: &'a Members) -> Counted<'a> {
+        Counted { ledger: self, members }
+    }
+
     /// All that live VMs hold.
     #[must_use]
     pub fn held(&self, members: &Members) -> Amount {

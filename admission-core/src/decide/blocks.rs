@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::reserve::KeptBlocks;
 use super::sight::{Scene, Sight};
 use super::{Known, advice};
-use crate::ledger::{Head, Ledger, TallyKey, Yielding};
-use crate::members::{Holder, Members};
+use crate::ledger::{Counted, Head, TallyKey, Yielding};
+use crate::members::Holder;
 use crate::outcome::{Detail, Limit, Reason, Refusal, Retry};
 use crate::policy::{BlockShare, Lane, Lanes, Pool};
 use crate::units::{Blocks, Time};
@@ -46,7 +46,7 @@ pub struct Rooms {
 
 /// The rooms of each lane of a pool now, highest first.
 #[must_use]
-pub fn rooms((pool, lanes): (&Pool, &Lanes), known: Known<'_>, counted: (&Ledger, &Members), now: Time) -> Vec<Rooms> {
+pub fn rooms((pool, lanes): (&Pool, &Lanes), known: Known<'_>, counted: Counted<'_>, now: Time) -> Vec<Rooms> {
     let scene = Scene::of((pool, lanes), known, counted, now);
     // Why here: what is free takes a look at all workers and all that began lately.
     let [steered, unsteered] = [true, false].map(|can_be_steered| scene.free_for(can_be_steered));
@@ -151,7 +151,7 @@ impl<'a> Scene<'a> {
         }
         let is_kept = need <= free.one.min(free.all);
         let knob = kept.knob.filter(|_| is_kept).unwrap_or(&free.headroom.knob);
-        refuse(Reason::KvBlocks, knob, needed.0, room.free.0, advice(Some((self.ledger, self.members)), 1))
+        refuse(Reason::KvBlocks, knob, needed.0, room.free.0, advice(Some(self.ledger.counted(self.members)), 1))
     }
 
     /// Blocks that one request could have if nothing else were held; `None` where blocks are not counted or not known.

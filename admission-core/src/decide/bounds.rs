@@ -2,8 +2,7 @@
 
 use super::Known;
 use super::sight::Scene;
-use crate::ledger::{Backlog, Ledger};
-use crate::members::Members;
+use crate::ledger::{Backlog, Counted};
 use crate::policy::{Lanes, Pool};
 use crate::units::Time;
 use crate::view::ViewSummary;
@@ -37,10 +36,10 @@ impl Used {
 pub fn bounds(
     (pool, lanes): (&Pool, &Lanes),
     view: Option<&ViewSummary>,
-    (ledger, members): (&Ledger, &Members),
+    Counted { ledger, members }: Counted<'_>,
     now: Time,
 ) -> Vec<Used> {
-    let scene = Scene::of((pool, lanes), Known { view, ..Known::default() }, (ledger, members), now);
+    let scene = Scene::of((pool, lanes), Known { view, ..Known::default() }, ledger.counted(members), now);
     let held = ledger.held(members).requests;
     let is_of_pool = |bound: &'static str| move |limit: u64| Used { lane: None, bound, used: held, limit };
     let of_all = pool.max_in_flight.as_ref().map(|cap| cap.limit).map(is_of_pool("max_in_flight"));

@@ -7,8 +7,8 @@ use super::{Held, Known, Rules};
 use crate::ask::Ask;
 use crate::gather::gather;
 use crate::hash;
-use crate::ledger::{Blocked, FlowKey, Head, LAST_STARTS, LaneKey, Ledger, Order, Part, Starts, SubFlow};
-use crate::members::{Holder, Members};
+use crate::ledger::{Blocked, Counted, FlowKey, Head, LAST_STARTS, LaneKey, Order, Part, Starts, SubFlow};
+use crate::members::Holder;
 use crate::outcome::{Detail, Reason, Refusal};
 use crate::policy::{self, Lane, Lanes, Pool};
 use crate::units::{Blocks, Millis, Time, Tokens};
@@ -99,7 +99,7 @@ struct Near {
 
 /// Span of fair tags within which the shortest request of a lane goes first, whichever tenant's it is; 0 where tenants take turns.
 #[must_use]
-pub fn span_across_tenants(lane: &Lane, (ledger, members): (&Ledger, &Members)) -> u64 {
+pub fn span_across_tenants(lane: &Lane, Counted { ledger, members }: Counted<'_>) -> u64 {
     let after = lane.queue.as_ref().and_then(|queue| queue.across_tenants_after);
     after.map_or(0, |after| ledger.span_beyond(lane.key, after, members))
 }
@@ -124,10 +124,10 @@ impl<'a> Line<'a> {
         pool: &'a Pool,
         lanes: &'a Lanes,
         known: Known<'a>,
-        (ledger, members): (&'a Ledger, &'a Members),
+        Counted { ledger, members }: Counted<'a>,
         now: Time,
     ) -> Self {
-        let scene = Scene::of((pool, lanes), known, (ledger, members), now);
+        let scene = Scene::of((pool, lanes), known, ledger.counted(members), now);
         Self { order: Ordering::of(&scene), scene }
     }
 
@@ -169,7 +169,7 @@ impl Ordering {
             }
         }
         let near = |lane: &Lane| {
-            let span = span_across_tenants(lane, (scene.ledger, scene.members));
+            let span = span_across_tenants(lane, scene.ledger.counted(scene.members));
             let own = tags.iter().filter(|((_, level), _)| *level == lane.level).map(|(_, tag)| *tag);
             Some((lane.key, Near { lowest: own.min()?, span })).filter(|_| span > 0)
         };
@@ -241,7 +241,7 @@ pub(super) fn first_in_line(
     let keeps_as = scene.lanes.keeps_as(rules.lane.position, turn.band.position);
     let fits = |least| scene.free().is_none_or(|free| least <= free.of_lane(scene, keeps_as));
     if turn.behind_its_like.is_some_and(fits) {
-        return Err(behind(Reason::OthersFirst, (held.pool, held.members)));
+        return Err(behind(Reason::OthersFirst, held.pool.counted(held.members)));
     }
     if held.pool.nobody_waits() {
         return Ok(());
@@ -266,7 +266,7 @@ pub(super) fn first_in_line(
     let before = others.filter(|(holder, head)| order.place(scene.lanes, *holder, head) < rank);
     let waits = |head: &Head| scene.is_open_for(head) && !scene.lets_pass_for_prompts(head, turn.band);
     let mut open = before.filter(|(_, head)| waits(head));
-    if open.next().is_some() { Err(behind(Reason::OthersFirst, (held.pool, held.members))) } else { Ok(()) }
+    if open.next().is_some() { Err(behind(Reason::OthersFirst, held.pool.counted(held.members))) } else { Ok(()) }
 }
 
 /// A waiter that has climbed above the default lane counts as of that lane only while those like it are within their share of the last
@@ -275,7 +275,7 @@ pub(super) fn within_aging_share(scene: &Scene<'_>, turn: &Turn<'_>, rules: Rule
     let free = scene.lanes.freely_climbed(rules.lane.position, turn.band.position);
     let most = rules.lane.aging.as_ref().map_or(LAST_STARTS, |aging| aging.most_of_last_starts);
     if turn.band.position < free && climbers_bound(scene).is_some_and(|starts| starts >= most) {
-        return Err(behind(Reason::OthersFirst, (scene.ledger, scene.members)));
+        return Err(behind(Reason::OthersFirst, scene.ledger.counted(scene.members)));
     }
     Ok(())
 }
@@ -300,9 +300,9 @@ pub(super) fn first_of_its_tenant(turn: &Turn<'_>, rules: Rules<'_>, held: Held<
     let place = |slot: u16, first: &Blocked| (rules.lanes.level_of(first.band), order.place(first, tag), slot);
     let own_place = place(turn.waits_in.map_or(LAST, |holder| holder.slot), &mine);
     let mut before = others.iter().filter(|(holder, first)| place(holder.slot, first) < own_place);
-    if before.next().is_some() { Err(behind(Reason::OwnFirst, (held.tenant, held.members))) } else { Ok(()) }
+    if before.next().is_some() { Err(behind(Reason::OwnFirst, held.tenant.counted(held.members))) } else { Ok(()) }
 }
 
-fn behind(reason: Reason, counted: (&Ledger, &Members)) -> Refusal {
+fn behind(reason: Reason, counted: Counted<'_>) -> Refusal {
     Refusal { reason, limit: None, detail: Detail::None, retry: super::advice(Some(counted), 1), place: None }
 }

@@ -50,7 +50,7 @@ impl<'a> Scene<'a> {
             return Ok(());
         }
         let limit = Limit { knob: Arc::clone(knob), measured: with_this, allowed, unit: "requests" };
-        let retry = advice(Some((self.ledger, self.members)), with_this.saturating_sub(allowed));
+        let retry = advice(Some(self.ledger.counted(self.members)), with_this.saturating_sub(allowed));
         Err(Refusal { reason: Reason::Reserved, limit: Some(limit), detail: Detail::None, retry, place: None })
     }
 

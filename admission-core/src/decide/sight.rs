@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::steering::Steering;
 use super::{Known, advice};
 use crate::config::StalePolicy;
-use crate::ledger::{Amount, Head, Ledger, Unseen};
+use crate::ledger::{Amount, Counted, Head, Ledger, Unseen};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal};
 use crate::policy::{BudgetUnit, Cap, DispatchBudget, Lane, Lanes, Pool};
@@ -67,7 +67,7 @@ impl<'a> Scene<'a> {
     pub(super) fn of(
         (pool, lanes): (&'a Pool, &'a Lanes),
         known: Known<'a>,
-        (ledger, members): (&'a Ledger, &'a Members),
+        Counted { ledger, members }: Counted<'a>,
         now: Time,
     ) -> Self {
         let sight = Sight::of(known.view, pool, now);
@@ -156,7 +156,7 @@ impl<'a> Scene<'a> {
             allowed: per_mille(ceiling.saturation).saturating_sub(1),
             unit: "‰ of saturation",
         };
-        let retry = advice(Some((self.ledger, self.members)), 1);
+        let retry = advice(Some(self.ledger.counted(self.members)), 1);
         Err(Refusal { reason: Reason::Saturated, limit: Some(limit), detail: Detail::None, retry, place: None })
     }
 
@@ -196,7 +196,7 @@ impl<'a> Scene<'a> {
         }
         let (measured, allowed) = (u64::try_from(with_this).unwrap_or(0), allowed.unwrap_or(0));
         let limit = Limit { knob: Arc::clone(&budget.knob), measured, allowed, unit };
-        let retry = advice(Some((self.ledger, self.members)), 1);
+        let retry = advice(Some(self.ledger.counted(self.members)), 1);
         let detail = if self.tells_nothing() { Detail::Fixed(TELLS_NOTHING) } else { Detail::None };
         Err(Refusal { reason: Reason::DispatchBudget, limit: Some(limit), detail, retry, place: None })
     }

@@ -183,7 +183,7 @@ impl<'a> Scene<'a> {
         let busy = u64::from(view.live_workers);
         let knob = Arc::clone(&self.pool.busy_knob);
         let limit = Limit { knob, measured: busy, allowed: busy.saturating_sub(1), unit: "busy workers" };
-        let retry = advice(Some((self.ledger, self.members)), 1);
+        let retry = advice(Some(self.ledger.counted(self.members)), 1);
         Err(Refusal { reason: Reason::AllBusy, limit: Some(limit), detail, retry, place: None })
     }
 
@@ -197,7 +197,7 @@ impl<'a> Scene<'a> {
         match (endpoint::choose(open, cap.map(|cap| cap.limit)), cap) {
             (Choice::Chosen { first, second }, _) => Ok(Some(Endpoint::of(first, second))),
             (Choice::AllAtCap { fewest }, Some(cap)) => {
-                let (unit, counted) = ("requests on the freest worker", (self.ledger, self.members));
+                let (unit, counted) = ("requests on the freest worker", self.ledger.counted(self.members));
                 within(cap, fewest.saturating_add(1), unit, Reason::PoolRequests, counted).map(|()| None)
             }
             (Choice::AllAtCap { .. } | Choice::Nobody, _) => Ok(None),

@@ -1,7 +1,7 @@
 //! Gauges of pools and lanes, and of the VM itself.
 
 use crate::decide::{DISPATCH_BUDGET, bounds};
-use crate::ledger::Ledger;
+use crate::ledger::{Counted, Ledger};
 use crate::members::Members;
 use crate::policy::{Policy, Pool};
 use crate::store::{self, Store};
@@ -68,7 +68,7 @@ impl Metrics {
                     let unseen = ledger.unseen(view.credit, members).requests;
                     self.gauge(of, UNSEEN, u64::try_from(unseen).unwrap_or(0));
                 }
-                self.record_lanes(policy, (pool, view.as_ref()), (&ledger, members), now);
+                self.record_lanes(policy, (pool, view.as_ref()), ledger.counted(members), now);
             }
             let is_fresh = |view: &ViewSummary| now.since(view.received) <= pool.stale.hold;
             self.gauge(of, VIEW_MISSING, u64::from(!view.as_ref().is_some_and(is_fresh)));
@@ -86,10 +86,10 @@ impl Metrics {
         &mut self,
         policy: &Policy,
         (pool, view): (&Pool, Option<&ViewSummary>),
-        held: (&Ledger, &Members),
+        held: Counted<'_>,
         now: Time,
     ) {
-        let (ledger, members) = held;
+        let Counted { ledger, members } = held;
         for lane in policy.lanes() {
             let of: &[(&str, &str)] = &[("pool", &pool.name), ("lane", &lane.name)];
             let of_this = ledger.held_by(lane.key, members);

@@ -46,7 +46,7 @@ impl Vm {
     fn next_of_tenant(&mut self, store: &impl Store, tenant: &Rc<str>, now: Time) -> Option<(Rc<str>, Ticket)> {
         let ledger = tenant_at(store, tenant, &self.membership.members).ok()?;
         let (ticket, _, waiter) = Queue::blocked(self.room.queues.values(), tenant, |_| true)?;
-        let refusal = tenant_refuses(&waiter.ask, waiter.rules(), (&ledger, &self.membership.members), now);
+        let refusal = tenant_refuses(&waiter.ask, waiter.rules(), ledger.counted(&self.membership.members), now);
         // One that its route's budget refuses is to be refused, which is done where it would start.
         match refusal.filter(|refusal| !is_of_a_route(waiter, refusal)) {
             None => Some((waiter.key(), ticket)),

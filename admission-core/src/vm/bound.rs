@@ -50,7 +50,7 @@ impl Vm {
         let firsts = self.room.queues.get(&*waiter.pool.key)?.firsts_aside(&waiter.tenant_key);
         firsts
             .into_iter()
-            .find_map(|first| tenant_refuses(&first.ask, first.rules(), (&tenant, &self.membership.members), now))
+            .find_map(|first| tenant_refuses(&first.ask, first.rules(), tenant.counted(&self.membership.members), now))
     }
 
     /// The lack of those who keep the line: of the request's lane, here or in another VM, else of any.

@@ -301,7 +301,7 @@ impl Vm {
         let candidates: Vec<Candidate> = open.collect();
         let Waiter { pool, lanes, .. } = &queue.get(candidates.first()?.ticket)?.waiter;
         let picture = self.picture(store, pool);
-        let line = Line::of(pool, lanes, picture.known(true), (seen, &self.membership.members), now);
+        let line = Line::of(pool, lanes, picture.known(true), seen.counted(&self.membership.members), now);
         let first = candidates.iter().min_by_key(|candidate| line.rank(&candidate.head))?;
         Some((first.ticket, queue.get(first.ticket)?.clone()))
     }
@@ -312,7 +312,7 @@ impl Vm {
         let Some(Waiter { pool, lanes, .. }) = queue.get(ticket).map(|waiting| &waiting.waiter) else { return false };
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return false };
         let picture = self.picture(store, pool);
-        let line = Line::of(pool, lanes, picture.known(true), (&seen, &self.membership.members), now);
+        let line = Line::of(pool, lanes, picture.known(true), seen.counted(&self.membership.members), now);
         queue.candidates().any(|candidate| candidate.ticket == ticket && line.is_open_for(&candidate.head))
     }
 
@@ -321,7 +321,8 @@ impl Vm {
         let Some(queue) = self.room.queues.get(key).filter(|queue| queue.has_climbed_far()) else { return };
         let Some(Waiter { pool, lanes, .. }) = queue.any() else { return };
         let picture = self.picture(store, pool);
-        let bound = Line::of(pool, lanes, picture.known(true), (seen, &self.membership.members), now).climbers_bound();
+        let bound =
+            Line::of(pool, lanes, picture.known(true), seen.counted(&self.membership.members), now).climbers_bound();
         let Some(queue) = self.room.queues.get_mut(key) else { return };
         queue.bind(bound, |waiting| starts_in(store, seen, waiting));
     }
@@ -331,14 +332,14 @@ impl Vm {
         let members = &self.membership.members;
         let Some(queue) = self.room.queues.get_mut(key) else { return };
         let Some((_, lanes)) = queue.pool_and_lanes() else { return };
-        queue.look_across_tenants(&lanes, |lane| span_across_tenants(lane, (seen, members)));
+        queue.look_across_tenants(&lanes, |lane| span_across_tenants(lane, seen.counted(members)));
     }
 
     /// Whoever of another VM comes next.
     fn ahead(&self, store: &impl Store, key: &str, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
         let Waiter { pool, lanes, .. } = self.room.queues.get(key)?.any()?;
         let picture = self.picture(store, pool);
-        Line::of(pool, lanes, picture.known(true), (seen, &self.membership.members), now).next(Some(holder))
+        Line::of(pool, lanes, picture.known(true), seen.counted(&self.membership.members), now).next(Some(holder))
     }
 
     /// Ends the wait of those whose time is up.
@@ -381,7 +382,7 @@ impl Vm {
     ) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let waited = now.since(waiter.arrived);
-        let place = self.room.place((&seen, &self.membership.members), waiter, now);
+        let place = self.room.place(seen.counted(&self.membership.members), waiter, now);
         // Why as long again: the pool's pace says nothing of a lane that has not moved.
         let moved = seen.last_start(waiter.lane.key) > waiter.arrived;
         let wait = place.wait.unwrap_or_default().max(if moved { Millis(0) } else { waited });

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::lease::{Evicted, Lease};
 use super::{LeaseId, StreamId, Vm, Wake, view_of};
 use crate::forecast;
-use crate::ledger::{Amount, Evictable, Ledger};
+use crate::ledger::{Amount, Counted, Evictable, Ledger};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Lack, Place, Reason, Refusal, Retry};
 use crate::policy::{Lane, Lanes};
@@ -60,7 +60,7 @@ impl Vm {
         let shares =
             self.room.queues.get(&pool_key).map_or_else(Shares::default, |queue| queue.shares(&lanes, lane, &flow));
         let Place { position, wait } =
-            forecast::place((&seen, &self.membership.members), &lanes, lane, shares, weight, now);
+            forecast::place(seen.counted(&self.membership.members), &lanes, lane, shares, weight, now);
         let wait = wait.or_else(|| seen.time_to_free(position, &self.membership.members)).unwrap_or_default();
         Some(self.room.promise((&seen, &self.membership), (pool_key, lane), wait, now))
     }
@@ -111,7 +111,7 @@ impl Vm {
                 Lack::Place => asked.saturating_add(freed),
                 Lack::Saturation => asked.saturating_add(unseen()),
             };
-            let in_line = in_line((ledger, members), lanes, |other| other.level <= level);
+            let in_line = in_line(ledger.counted(members), lanes, |other| other.level <= level);
             Amount { requests: u64::from(met < in_line), ..Amount::default() }
         };
         self.ask_for(store, waiter, more);
@@ -162,12 +162,12 @@ impl Vm {
 /// Requests that wait in lanes above that of one in flight.
 fn waiting_above(ledger: &Ledger, members: &Members, lease: &Lease) -> u64 {
     let own = lease.lanes.level_of(lease.lane);
-    in_line((ledger, members), &lease.lanes, |lane| lane.level < own)
+    in_line(ledger.counted(members), &lease.lanes, |lane| lane.level < own)
 }
 
 /// Requests that wait for the pool, of the lanes that `counts` is true for; of a lane with a dispatch budget one.
 // Why one: its budget may let no more start, and with each start it is counted again.
-fn in_line((ledger, members): (&Ledger, &Members), lanes: &Lanes, counts: impl Fn(&Lane) -> bool) -> u64 {
+fn in_line(Counted { ledger, members }: Counted<'_>, lanes: &Lanes, counts: impl Fn(&Lane) -> bool) -> u64 {
     let of_lane = |lane: &Lane| {
         let in_line = ledger.backlog(lane.key, members).in_line();
         if lane.dispatch_budget.is_some() { in_line.min(1) } else { in_line }
@@ -177,7 +177,7 @@ fn in_line((ledger, members): (&Ledger, &Members), lanes: &Lanes, counts: impl F
 
 /// True when evictions would bring a waiter the blocks that it lacks, with those that no view shows to be free.
 pub(super) fn would_free(
-    (ledger, members): (&Ledger, &Members),
+    Counted { ledger, members }: Counted<'_>,
     view: Option<&ViewSummary>,
     waiter: &Waiter,
     lacking: Blocks,

@@ -29,7 +29,7 @@ impl Vm {
         }
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
         let picture = self.picture(store, &pool);
-        let rooms = rooms((&pool, &lanes), picture.known(true), (&seen, &self.membership.members), now);
+        let rooms = rooms((&pool, &lanes), picture.known(true), seen.counted(&self.membership.members), now);
         if let Some(queue) = self.room.queues.get_mut(key) {
             queue.rooms = rooms;
         }
@@ -44,7 +44,7 @@ impl Vm {
         let Some(queue) = self.room.queues.get_mut(key) else { return };
         let members = &self.membership.members;
         let can_be_helped =
-            |waiter: &Waiter, lacking| would_free((seen, members), picture.known(false).view, waiter, lacking);
+            |waiter: &Waiter, lacking| would_free(seen.counted(members), picture.known(false).view, waiter, lacking);
         let due = queue.due_to_hold(can_be_helped, now);
         let Some(queue) = self.room.queues.get(key) else { return };
         // Why asked: a hold of a waiter that its lane or its tenant keeps from starting would help no request.

@@ -11,7 +11,7 @@ use super::room::{Full, beyond, beyond_pool, full_of};
 use super::waiting::NotJoined;
 use super::{Request, Vm};
 use crate::decide::{Held, Known, Rules, Turn, lacks_more_than_rates};
-use crate::ledger::{Backlog, Cost, LaneKey, Ledger, Queued, Report};
+use crate::ledger::{Backlog, Cost, Counted, LaneKey, Ledger, Queued, Report};
 use crate::members::{Holder, Members};
 use crate::outcome::{Reason, Refusal, Retry};
 use crate::policy::{Cap, PoolQueue, QueueLimits};
@@ -189,7 +189,7 @@ fn comes_before(rules: Rules<'_>, lane: LaneKey) -> bool {
 /// The queue is full for those that wait for rates, and how much is too much.
 // Why: a rate keeps its waiters for as long as it takes, and is no reason to turn a request away that lacks no more than a place for a moment.
 pub(super) fn within_half(
-    (ledger, members): (&Ledger, &Members),
+    Counted { ledger, members }: Counted<'_>,
     holder: Holder,
     (waiter, by_rate): (&Waiter, RateWait),
     mine: &Report,

@@ -9,7 +9,7 @@ use super::rates::RateWait;
 use super::waiting::NotJoined;
 use super::{GivenUp, Vm, Wake};
 use crate::decide::flow_of;
-use crate::ledger::{Backlog, LaneKey, Ledger, Report};
+use crate::ledger::{Backlog, Counted, LaneKey, Ledger, Report};
 use crate::members::{Holder, Members};
 use crate::outcome::{Detail, Limit, Place, Reason, Refusal, Retry};
 use crate::policy::{Cap, PoolQueue, QueueLimits};
@@ -133,7 +133,7 @@ impl Vm {
         now: Time,
     ) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
-        let place = self.room.place((&seen, &self.membership.members), waiter, now);
+        let place = self.room.place(seen.counted(&self.membership.members), waiter, now);
         let wait = place.wait.unwrap_or_default();
         let retry = Retry::After(self.room.promise((&seen, &self.membership), (waiter.key(), &waiter.lane), wait, now));
         Refusal { retry, place: Some(place), detail: kept_from_starting(bound), ..refusal }
@@ -215,7 +215,7 @@ pub(super) enum Room {
 
 /// Room of a newcomer that `mine` and `bytes`, those of its tenant here, count already.
 pub(super) fn has_room(
-    (ledger, members): (&Ledger, &Members),
+    Counted { ledger, members }: Counted<'_>,
     holder: Holder,
     waiter: &Waiter,
     (mine, bytes): (&Report, u64),

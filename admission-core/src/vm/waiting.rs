@@ -186,9 +186,9 @@ impl Vm {
                 if unless_it_may_start && by_rate.is_of_pool() && by_pool() > waiter.patience() {
                     return Err(NotJoined::Again);
                 }
-                within_half((ledger, members), holder, (&waiter, by_rate), &report, limits)?;
+                within_half(ledger.counted(members), holder, (&waiter, by_rate), &report, limits)?;
             }
-            let room = has_room((ledger, members), holder, &waiter, (&report, bytes), limits)?;
+            let room = has_room(ledger.counted(members), holder, &waiter, (&report, bytes), limits)?;
             ledger.publish(members, holder, &report);
             Ok(room)
         });
@@ -247,7 +247,7 @@ impl Vm {
         if refused.reason == Reason::NoWorkers {
             return Ok(());
         }
-        let mut place = self.room.place((seen, &self.membership.members), waiter, now);
+        let mut place = self.room.place(seen.counted(&self.membership.members), waiter, now);
         if let Some(by_rate) = by_rate {
             place.wait = Some(by_rate.longer(place.wait));
         }
@@ -294,8 +294,8 @@ impl Vm {
             let picture = self.picture(store, &waiting.waiter.pool);
             if let Ok((ledger, _)) = store::read::<Ledger>(store, &key) {
                 let Waiter { pool, lanes, .. } = &waiting.waiter;
-                let next =
-                    Line::of(pool, lanes, picture.known(true), (&ledger, &self.membership.members), now).next(None);
+                let next = Line::of(pool, lanes, picture.known(true), ledger.counted(&self.membership.members), now)
+                    .next(None);
                 self.outbox.send(next.map(|holder| Wake::start(holder.slot, &key)));
             }
         }

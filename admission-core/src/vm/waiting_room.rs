@@ -8,8 +8,7 @@ use super::rates::RateWait;
 use super::{GivenUp, Request};
 use crate::forecast::{self, Promises};
 use crate::gather::gather;
-use crate::ledger::{LaneKey, Ledger, Report};
-use crate::members::Members;
+use crate::ledger::{Counted, LaneKey, Ledger, Report};
 use crate::outcome::{Place, Reason, Refusal, Retry};
 use crate::policy::Lane;
 use crate::queue::{Queue, Shares, Ticket, Waiter};
@@ -143,13 +142,13 @@ impl WaitingRoom {
     }
 
     /// The place that a waiter has in line, or would have.
-    pub(super) fn place(&self, (seen, members): (&Ledger, &Members), waiter: &Waiter, now: Time) -> Place {
+    pub(super) fn place(&self, counted: Counted<'_>, waiter: &Waiter, now: Time) -> Place {
         let classes = waiter.classes.iter().map(|class| class.key).collect();
         let flow = (Rc::clone(&waiter.tenant_key), classes);
         let queue = self.queues.get(&*waiter.pool.key);
         let (lanes, lane, weight) = (&waiter.lanes, &waiter.lane, waiter.limits.weight);
         let shares = queue.map_or_else(Shares::default, |queue| queue.shares(lanes, lane, &flow));
-        forecast::place((seen, members), lanes, lane, shares, weight, now)
+        forecast::place(counted, lanes, lane, shares, weight, now)
     }
 
     /// Advice for a caller that would have waited for `wait`: when those before it have started, and later than the last advice by the time

@@ -87,7 +87,7 @@ impl Vm {
             Frees::Nothing => {}
             Frees::Pool(pool, lanes) => {
                 let picture = self.picture(store, pool);
-                let next = Line::of(pool, lanes, picture.known(true), (ledger, members), now).next(None);
+                let next = Line::of(pool, lanes, picture.known(true), ledger.counted(members), now).next(None);
                 let is_class = |tally: TallyKey| pool.classes.iter().any(|class| class.key == tally);
                 let frees_a_class = change.tallies.iter().any(|(tally, _)| is_class(*tally));
                 let for_a_class = ledger.waiting_for_a_class(members).filter(|_| frees_a_class);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ledger::FlowKey;
+use crate::queue::Queue;
 
 /// Blocks of a pool's one worker.
 const BLOCKS: u64 = 100;

@@ -1,5 +1,7 @@
 //! Parts of a pool that are kept for lanes, and those that wait for the rest.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 #[test]
