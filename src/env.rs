@@ -33,6 +33,11 @@ impl Env {
         host::random()
     }
 
+    /// All the bytes that the proxy holds of the body of the current request, whose number its last event has brought.
+    pub fn request_body(&self, held: usize) -> Vec<u8> {
+        host::request_body(0, held)
+    }
+
     /// The time of day.
     pub fn time_of_day(&self) -> SystemTime {
         host::time_of_day()

@@ -60,7 +60,7 @@ impl HttpContext for Exchange {
 
     fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
         self.with(|stream, shared| {
-            if stream.is_answered() {
+            if stream.begin_answer() {
                 let mut headers = host::response_headers();
                 stream.response_headers(&mut headers, &host::Attributes, shared);
                 host::set_response_headers(&headers);

@@ -98,7 +98,8 @@ impl Instance {
         }
     }
 
-    /// Handles an event of the stream that the proxy acts on, then has the proxy do what it asks.
+    /// Handles an event of the stream that the proxy acts on, then has the proxy do what it asks. Only [`Stream::renew`] is called while the proxy
+    /// acts on a root: it asks for nothing but lines in the log.
     pub fn event<T>(&self, handle: impl FnOnce(&mut Shared<'_>) -> T) -> T {
         let mut effects = self.effects.take();
         let mut poller = self.poller.get();

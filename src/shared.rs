@@ -24,7 +24,7 @@ pub struct Shared<'a> {
 
 impl Shared<'_> {
     /// Asks an act of the proxy.
-    pub fn ask(&mut self, effect: Effect) {
+    pub fn push(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
@@ -34,7 +34,7 @@ impl Shared<'_> {
             // Why in the stream's event: the host sets the period of the root to which the current stream belongs, and that root lives
             // as long as the stream. Why only once: every call starts the period again.
             *self.poller = Some(root);
-            self.ask(Effect::TickEvery(POLL));
+            self.push(Effect::TickEvery(POLL));
         }
     }
 }

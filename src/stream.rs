@@ -240,7 +240,7 @@ impl Stream {
         let namespace = &self.policy.namespace;
         let is_judged = passes::is_judged(namespace, attributes);
         if is_judged && shared.metrics.count_judged_twice() {
-            shared.ask(Effect::LogError(format!(
+            shared.push(Effect::LogError(format!(
                 "another filter of the namespace {namespace:?} comes before this one in its chain and has judged the request: this one \
                  lets such requests pass; give it a `namespace` of its own, or take it out"
             )));
@@ -275,7 +275,7 @@ impl Stream {
         let route = self.route(&arrival, &location, shared);
         let (is_tunnel, has_body_too) = (arrival::is_tunnel(headers), arrival::has_body_too(headers));
         if !spoofed.is_empty() {
-            shared.ask(Effect::RemoveHeaders(spoofed));
+            shared.push(Effect::RemoveHeaders(spoofed));
         }
         let passes = is_tunnel && route.upgrades == Some(Upgrades::Pass);
         if end_of_stream && !is_tunnel || passes || route.enabled == Some(false) {
@@ -286,7 +286,7 @@ impl Stream {
         terms.upgrades &= !(is_tunnel && has_body_too);
         let lane_needs_model = terms.lane_needs_model(&self.policy);
         self.is_tunnel = is_tunnel;
-        shared.ask(Effect::MarkJudged);
+        shared.push(Effect::MarkJudged);
         let intake = if is_tunnel {
             Intake::of_tunnel(arrival, terms, &self.policy)
         } else {
@@ -296,7 +296,7 @@ impl Stream {
         let headers_open = wait != Wait::BodyHeld;
         if !headers_open {
             let lane = (!lane_needs_model).then(|| intake.lane(&self.policy));
-            shared.ask(Effect::Tag(tags(&self.policy, &intake, lane, intake.pool())));
+            shared.push(Effect::Tag(tags(&self.policy, &intake, lane, intake.pool())));
         }
         let action = self.follow(Taking { intake, location, held: 0, headers_open }, read, shared);
         if headers_open { action } else { Action::Continue }
@@ -310,7 +310,7 @@ impl Stream {
         }
         for problem in found.problems {
             shared
-                .ask(Effect::LogError(format!("the metadata `{ROUTE_METADATA}` of a route is left aside: {problem}")));
+                .push(Effect::LogError(format!("the metadata `{ROUTE_METADATA}` of a route is left aside: {problem}")));
         }
         found.route
     }
@@ -325,7 +325,7 @@ impl Stream {
     }
 
     /// The answer's headers have come. Says whether they are to be read and changed, by [`Stream::response_headers`].
-    pub fn is_answered(&mut self) -> bool {
+    pub fn begin_answer(&mut self) -> bool {
         self.answered = true;
         self.lease.is_some() || self.would_reject().is_some()
     }

@@ -97,13 +97,13 @@ impl Queue {
     }
 
     /// One of those that wait. All wait for the same pool.
-    pub(crate) fn any(&self) -> Option<&Waiter> {
+    pub(crate) fn some_waiter(&self) -> Option<&Waiter> {
         self.tickets().next().and_then(|ticket| self.get(ticket)).map(|waiting| &waiting.waiter)
     }
 
     /// The pool that all wait for, and its lanes.
     pub(crate) fn pool_and_lanes(&self) -> Option<(Arc<Pool>, Arc<Lanes>)> {
-        self.any().map(|waiter| (Arc::clone(&waiter.pool), Arc::clone(&waiter.lanes)))
+        self.some_waiter().map(|waiter| (Arc::clone(&waiter.pool), Arc::clone(&waiter.lanes)))
     }
 
     pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {

@@ -147,7 +147,7 @@ impl Stream {
         let Some(strip) = &mut self.answer.strip else { return Action::Continue };
         let edit = strip.take(bytes, size, end);
         if let Some(bytes) = edit.replace {
-            shared.ask(Effect::ReplaceAnswer { held: size, bytes });
+            shared.push(Effect::ReplaceAnswer { held: size, bytes });
         }
         if edit.goes_on { Action::Continue } else { Action::Pause }
     }
@@ -173,7 +173,7 @@ impl Stream {
         if let Some(strip) = &mut self.answer.strip
             && let Some(bytes) = strip.end()
         {
-            shared.ask(Effect::ReplaceAnswer { held: strip.left(), bytes });
+            shared.push(Effect::ReplaceAnswer { held: strip.left(), bytes });
         }
     }
 

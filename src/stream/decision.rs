@@ -89,6 +89,6 @@ impl Stream {
             waited: self.waited,
             ttft: self.answer.ttft(),
         };
-        shared.ask(Effect::LeaveDecision(decision.encode()));
+        shared.push(Effect::LeaveDecision(decision.encode()));
     }
 }

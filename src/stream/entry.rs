@@ -11,7 +11,7 @@ use admission_core::tags::Tags;
 use admission_core::units::Millis;
 use admission_core::vm::{Admission, Request};
 
-use super::passed_on::{rewrite, tags};
+use super::passed_on::{rewrite_body, tags};
 use super::turn::Turn;
 use super::{Stream, Taking, estimator, labels};
 use crate::effect::Effect;
@@ -130,11 +130,8 @@ impl Stream {
         if taking.headers_open {
             let known = tags(&self.policy, &taking.intake, Some(&lane), Some(&named));
             let endpoint = endpoint.map(|endpoint| endpoint.header);
-            shared.ask(Effect::Tag(Tags { estimate: Some(ask), endpoint, ..known }));
-            if let Some(rewrite) = rewrite(taking, &self.policy)? {
-                self.asked_for_usage = rewrite.changes.include_usage;
-                shared.ask(Effect::RewriteBody(rewrite));
-            }
+            shared.push(Effect::Tag(Tags { estimate: Some(ask), endpoint, ..known }));
+            self.asked_for_usage = rewrite_body(taking, &self.policy, shared)?;
         }
         taking.headers_open = false;
         Ok(())

@@ -7,10 +7,12 @@ use admission_core::arrival::has_picker;
 use admission_core::intake::Intake;
 use admission_core::outcome::{Detail, Reason, Refusal, Retry};
 use admission_core::policy::{Lane, Policy, Pool};
+use admission_core::request::rewritten;
 use admission_core::tags::Tags;
 
 use super::Taking;
-use crate::effect::Rewrite;
+use crate::effect::Effect;
+use crate::shared::Shared;
 
 /// Tags of a request as far as its intake knows them.
 pub(super) fn tags(policy: &Policy, intake: &Intake, lane: Option<&Arc<Lane>>, pool: Option<&Arc<Pool>>) -> Tags {
@@ -25,14 +27,23 @@ pub(super) fn tags(policy: &Policy, intake: &Intake, lane: Option<&Arc<Lane>>, p
     }
 }
 
-/// Changes to a body that is held as a whole, where the policy wants workers to read something there. A body of which more is to come goes on
-/// as it is.
-pub(super) fn rewrite(taking: &Taking, policy: &Policy) -> Result<Option<Box<Rewrite>>, Refusal> {
-    let Some((changes, slots)) = taking.intake.rewriting(policy) else { return Ok(None) };
-    if slots.too_many() {
+/// Writes into a body that is held as a whole what the policy wants workers to read there. A body of which more is to come
+/// goes on as it is. Returns whether usage is asked for that the caller has not asked for.
+pub(super) fn rewrite_body(taking: &Taking, policy: &Policy, shared: &mut Shared<'_>) -> Result<bool, Refusal> {
+    let Some((changes, slots)) = taking.intake.rewriting(policy) else { return Ok(false) };
+    let held = taking.held;
+    let Some(bytes) = rewritten(&shared.env.request_body(held), slots, changes) else {
         let detail = Detail::Fixed("it names `priority` or `stream_options` too often");
         return Err(Refusal { reason: Reason::Malformed, limit: None, detail, retry: Retry::Never, place: None });
+    };
+    let length = taking.intake.arrival().body_bytes.map(|_| bytes.len().to_string());
+    shared.push(Effect::ReplaceBody { held, bytes });
+    if let Some(length) = length {
+        shared.push(Effect::SetHeader("content-length", length));
     }
-    let says_length = taking.intake.arrival().body_bytes.is_some();
-    Ok(Some(Box::new(Rewrite { changes, slots: slots.clone(), held: taking.held, says_length })))
+    if changes.include_usage {
+        // What is compressed could be neither read nor taken out again.
+        shared.push(Effect::RemoveHeaders(vec!["accept-encoding".to_owned()]));
+    }
+    Ok(changes.include_usage)
 }

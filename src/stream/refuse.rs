@@ -37,7 +37,7 @@ impl Stream {
             };
             if taking.headers_open {
                 let would_reject = (outcome == Outcome::WouldReject).then_some(refused.reason);
-                shared.ask(Effect::Tag(Tags { would_reject, ..tags(&self.policy, intake, Some(lane), pool) }));
+                shared.push(Effect::Tag(Tags { would_reject, ..tags(&self.policy, intake, Some(lane), pool) }));
             }
             self.note_verdict(outcome, labels, Some(refused));
             self.release_as(Usage::Refused, shared);
@@ -68,7 +68,7 @@ impl Stream {
         let mut answer = refusal(refused, api, &self.policy.reject, shared.env.random() as u32);
         let budgets = shared.vm.budgets(shared.env.store(), tenant_key, rates, shared.env.now());
         answer.headers.extend(what_is_left(&budgets, api, shared.env));
-        shared.ask(Effect::Respond(answer));
+        shared.push(Effect::Respond(answer));
     }
 }
 

@@ -120,7 +120,7 @@ impl Stream {
             shared.metrics.record_wait(labels, ADMITTED, waited);
         }
         self.go_on(taking, shared);
-        shared.ask(Effect::Resume);
+        shared.push(Effect::Resume);
     }
 
     /// It has waited for nothing.
@@ -134,11 +134,11 @@ impl Stream {
             if self.answered {
                 self.note_answered_before(&taking, refused);
                 self.go_on(taking, shared);
-                return shared.ask(Effect::Resume);
+                return shared.push(Effect::Resume);
             }
             // A policy that has come meanwhile may have put it into shadow, where nothing is refused.
             if self.refuse(&taking, refused, shared) == Action::Continue {
-                shared.ask(Effect::Resume);
+                shared.push(Effect::Resume);
             }
         }
     }

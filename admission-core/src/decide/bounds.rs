@@ -36,10 +36,11 @@ impl Used {
 pub fn bounds(
     (pool, lanes): (&Pool, &Lanes),
     view: Option<&ViewSummary>,
-    Counted { ledger, members }: Counted<'_>,
+    counted: Counted<'_>,
     now: Time,
 ) -> Vec<Used> {
-    let scene = Scene::of((pool, lanes), Known { view, ..Known::default() }, ledger.counted(members), now);
+    let Counted { ledger, members } = counted;
+    let scene = Scene::of((pool, lanes), Known { view, ..Known::default() }, counted, now);
     let held = ledger.held(members).requests;
     let is_of_pool = |bound: &'static str| move |limit: u64| Used { lane: None, bound, used: held, limit };
     let of_all = pool.max_in_flight.as_ref().map(|cap| cap.limit).map(is_of_pool("max_in_flight"));

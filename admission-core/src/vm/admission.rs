@@ -211,10 +211,9 @@ impl Vm {
     }
 
     fn keep(&mut self, lease: Lease) -> LeaseId {
-        let id = self.leases.keep(lease);
-        if let Some(lease) = self.leases.get(id) {
-            self.evictions.note(lease, id);
-        }
+        let id = self.leases.new_id();
+        self.evictions.note(&lease, id);
+        self.leases.keep(id, lease);
         id
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::aside::{SteppedBack, is_of_a_route};
 use super::bound::kept_from_starting;
@@ -110,7 +111,7 @@ impl Vm {
     /// [`super::POLL`] while somebody waits here.
     pub fn poll(&mut self, store: &impl Store, now: Time) -> Progress {
         let mut progress = Progress::default();
-        self.outbox.has_moved();
+        self.outbox.note_progress();
         self.count_read(store, now);
         let aside = self.room.next_tenants_aside(now);
         self.room.name_firsts_again(store, &self.membership, &aside);
@@ -152,7 +153,7 @@ impl Vm {
             stopped = matches!(self.start_first(store, key, &mut round, holder, now), Go::Stop);
         }
         if !round.progress.started.is_empty() {
-            self.outbox.has_moved();
+            self.outbox.note_progress();
         }
         let full = !stopped;
         self.room.publish(store, &self.membership, key);
@@ -224,11 +225,10 @@ impl Vm {
     ) -> Go {
         let waiter = &waiting.waiter;
         let Some(holder) = self.membership.holder else { return Go::Stop };
+        self.ask_to_evict(store, waiter, &refusal);
         let Some(queue) = self.room.queues.get_mut(key) else { return Go::Stop };
         note_emptiness(queue, refusal.reason, now);
         queue.keep(waiter.lane.key, refusal.reason);
-        self.ask_to_evict(store, waiter, &refusal);
-        let Some(queue) = self.room.queues.get_mut(key) else { return Go::Stop };
         let obstacle = if is_of_a_route(waiter, &refusal) { Obstacle::Lasting } else { refusal.reason.obstacle() };
         match obstacle {
             Obstacle::Tenant => {
@@ -319,7 +319,7 @@ impl Vm {
     /// Puts those that have climbed above the default lane where they count by the pool's last starts.
     fn bind_climbers(&mut self, store: &impl Store, key: &str, seen: &Ledger, now: Time) {
         let Some(queue) = self.room.queues.get(key).filter(|queue| queue.has_climbed_far()) else { return };
-        let Some(Waiter { pool, lanes, .. }) = queue.any() else { return };
+        let Some(Waiter { pool, lanes, .. }) = queue.some_waiter() else { return };
         let picture = self.picture(store, pool);
         let bound =
             Line::of(pool, lanes, picture.known(true), seen.counted(&self.membership.members), now).climbers_bound();
@@ -331,13 +331,13 @@ impl Vm {
     fn look_across_tenants(&mut self, key: &str, seen: &Ledger) {
         let members = &self.membership.members;
         let Some(queue) = self.room.queues.get_mut(key) else { return };
-        let Some((_, lanes)) = queue.pool_and_lanes() else { return };
+        let Some(lanes) = queue.some_waiter().map(|waiter| Arc::clone(&waiter.lanes)) else { return };
         queue.look_across_tenants(&lanes, |lane| span_across_tenants(lane, seen.counted(members)));
     }
 
     /// Whoever of another VM comes next.
     fn ahead(&self, store: &impl Store, key: &str, seen: &Ledger, holder: Holder, now: Time) -> Option<Holder> {
-        let Waiter { pool, lanes, .. } = self.room.queues.get(key)?.any()?;
+        let Waiter { pool, lanes, .. } = self.room.queues.get(key)?.some_waiter()?;
         let picture = self.picture(store, pool);
         Line::of(pool, lanes, picture.known(true), seen.counted(&self.membership.members), now).next(Some(holder))
     }
@@ -387,7 +387,7 @@ impl Vm {
         let moved = seen.last_start(waiter.lane.key) > waiter.arrived;
         let wait = place.wait.unwrap_or_default().max(if moved { Millis(0) } else { waited });
         let place = Place { wait: place.wait.map(|_| wait), ..place };
-        let retry = Retry::After(self.room.promise((&seen, &self.membership), (waiter.key(), &waiter.lane), wait, now));
+        let retry = Retry::After(self.room.promise(&seen, &self.membership, (waiter.key(), &waiter.lane), wait, now));
         let waited = waited.0;
         if is_empty {
             let detail = Detail::Text(format!("none has come up in {waited} ms"));

@@ -62,7 +62,7 @@ impl Vm {
         let Place { position, wait } =
             forecast::place(seen.counted(&self.membership.members), &lanes, lane, shares, weight, now);
         let wait = wait.or_else(|| seen.time_to_free(position, &self.membership.members)).unwrap_or_default();
-        Some(self.room.promise((&seen, &self.membership), (pool_key, lane), wait, now))
+        Some(self.room.promise(&seen, &self.membership, (pool_key, lane), wait, now))
     }
 
     /// Looks in every record that may ask this VM to evict: the message that says so may be lost.
@@ -79,7 +79,7 @@ impl Vm {
         evictions.note_asked(pool_key, !asked.is_zero());
         // Why not beyond that: the waiter that lacked them has started or left, and they would be free for no request.
         let blocks = if ledger.line_kept_for(now).0 > 0 { asked.blocks } else { Blocks(0) };
-        for id in evictions.candidates(pool_key, leases).into_iter().rev() {
+        for id in evictions.candidates(pool_key, leases) {
             let Some(lease) = leases.get(id) else { continue };
             let waiting = waiting_above(&ledger, &membership.members, lease);
             if given.requests >= asked.requests.min(waiting) && (waiting == 0 || given.blocks >= blocks) {

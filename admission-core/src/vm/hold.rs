@@ -24,11 +24,12 @@ impl Vm {
             queue.rooms.clear();
             return;
         }
+        let picture = self.picture(store, &pool);
+        let Some(queue) = self.room.queues.get_mut(key) else { return };
         if let Some(ended) = queue.look_at_hold(now) {
             end_hold(store, key, &ended, now);
         }
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
-        let picture = self.picture(store, &pool);
         let rooms = rooms((&pool, &lanes), picture.known(true), seen.counted(&self.membership.members), now);
         if let Some(queue) = self.room.queues.get_mut(key) {
             queue.rooms = rooms;

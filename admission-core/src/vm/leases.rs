@@ -24,18 +24,21 @@ impl Leases {
         self.all.get_mut(&id)
     }
 
-    /// All of them, the oldest first.
+    /// All leases, the oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
         self.all.iter().map(|(id, lease)| (*id, lease))
     }
 
-    /// Keeps a lease, under a number of its own.
-    pub(super) fn keep(&mut self, lease: Lease) -> LeaseId {
+    /// A number that no other lease of the VM has had.
+    pub(super) fn new_id(&mut self) -> LeaseId {
         let id = LeaseId(self.next);
         self.next = self.next.wrapping_add(1);
+        id
+    }
+
+    pub(super) fn keep(&mut self, id: LeaseId, lease: Lease) {
         self.read_due.extend(lease.reading.map(|reading| (reading.due, id)));
         self.all.insert(id, lease);
-        id
     }
 
     pub(super) fn remove(&mut self, id: LeaseId) -> Option<Lease> {

@@ -51,7 +51,7 @@ impl Membership {
         (self.members.iter().count() as u64).max(1)
     }
 
-    /// Whether its last heartbeat is recent enough to admit by.
+    /// True while its last heartbeat is recent enough to admit by.
     pub(super) fn is_valid(&self, now: Time) -> bool {
         self.beaten.is_some_and(|beaten| is_within(HEARTBEAT_VALID, beaten, now))
     }

@@ -28,7 +28,7 @@ impl Outbox {
         std::mem::take(&mut self.wakes)
     }
 
-    /// Wakes the VM of whoever comes next, unless that is passed to and fro.
+    /// Wakes the VM whose waiter comes next, unless that is passed to and fro.
     pub(super) fn pass_on(&mut self, ahead: Option<Holder>, key: &Rc<str>) {
         if let Some(ahead) = ahead
             && self.passed_on < MOST_PASSED_ON
@@ -38,8 +38,8 @@ impl Outbox {
         }
     }
 
-    /// Notes a poll, or that something has started.
-    pub(super) fn has_moved(&mut self) {
+    /// Notes a poll, or that something has started: from then on wake-ups may be passed on again.
+    pub(super) fn note_progress(&mut self) {
         self.passed_on = 0;
     }
 }

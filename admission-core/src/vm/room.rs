@@ -67,7 +67,7 @@ impl Vm {
     fn give_lowest(&mut self, store: &impl Store, key: &Rc<str>, holder: Holder) -> Given {
         let (queues, members) = (&mut self.room.queues, &self.membership.members);
         let Some(queue) = queues.get_mut(key) else { return Given::Nothing };
-        let Some(first) = queue.any() else { return Given::Nothing };
+        let Some(first) = queue.some_waiter() else { return Given::Nothing };
         let (lanes, limits) = (Arc::clone(&first.lanes), first.pool.queue.clone());
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return Given::Nothing };
         let before = queue.report();
@@ -135,7 +135,7 @@ impl Vm {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let place = self.room.place(seen.counted(&self.membership.members), waiter, now);
         let wait = place.wait.unwrap_or_default();
-        let retry = Retry::After(self.room.promise((&seen, &self.membership), (waiter.key(), &waiter.lane), wait, now));
+        let retry = Retry::After(self.room.promise(&seen, &self.membership, (waiter.key(), &waiter.lane), wait, now));
         Refusal { retry, place: Some(place), detail: kept_from_starting(bound), ..refusal }
     }
 }

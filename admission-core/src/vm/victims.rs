@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::lease::{Evicted, Lease};
 use super::leases::Leases;
 use super::{Eviction, LeaseId};
+use crate::gather::gather;
 use crate::ledger::{Amount, Evictable, LaneKey};
 use crate::units::{Blocks, Time};
 
@@ -33,7 +34,7 @@ impl Evictions {
         self.evicting.contains(&id)
     }
 
-    /// Evicts a request.
+    /// Marks a request as one that is to be evicted.
     pub(super) fn choose(&mut self, lease: &Lease, id: LeaseId) {
         self.evicting.insert(id);
         self.chosen.push(Eviction { owner: lease.owner, lease: id });
@@ -43,7 +44,7 @@ impl Evictions {
     // Why those too in which it was asked: a VM that holds nothing any more takes back what is still asked of it.
     pub(super) fn pools(&self) -> BTreeSet<Rc<str>> {
         let of_victims = self.evictable.keys().map(|(pool, _)| Rc::clone(pool));
-        of_victims.chain(self.asked_in.iter().cloned()).collect()
+        gather(of_victims.chain(self.asked_in.iter().cloned()))
     }
 
     /// Notes whether the record of a pool asks this VM to evict.
@@ -55,14 +56,15 @@ impl Evictions {
         }
     }
 
-    /// Requests of a pool that may be evicted and are not on their way out, the lowest lane last, and of a lane the newest.
+    /// Requests of a pool that may be evicted and are not on their way out, in the order in which they are: the lowest lane first, and of a lane
+    /// the newest.
     pub(super) fn candidates(&self, pool_key: &Rc<str>, leases: &Leases) -> Vec<LeaseId> {
         let of_pool = self.evictable.iter().filter(|((key, _), _)| key == pool_key);
         let others = of_pool.flat_map(|(_, victims)| victims.ids()).filter(|(_, id)| !self.is_evicting(*id));
         let level = |id| leases.get(id).map_or(0, |lease| lease.lanes.level_of(lease.lane));
         let mut others: Vec<(usize, Time, LeaseId)> = others.map(|(at, id)| (level(id), at, id)).collect();
         others.sort_unstable();
-        others.into_iter().map(|(.., id)| id).collect()
+        others.into_iter().rev().map(|(.., id)| id).collect()
     }
 
     /// Amount that is held by requests that are being evicted.

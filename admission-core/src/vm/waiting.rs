@@ -258,7 +258,7 @@ impl Vm {
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
         let retry = Retry::After(match by_rate {
             Some(by_rate) => self.room.promise_by_rate(&self.membership, (waiter, by_rate), wait, now),
-            None => self.room.promise((seen, &self.membership), (waiter.key(), &waiter.lane), wait, now),
+            None => self.room.promise(seen, &self.membership, (waiter.key(), &waiter.lane), wait, now),
         });
         let detail = kept_from_starting(self.behind_others(store, waiter, Some(refused.clone()), now));
         Err(Refusal { reason: Reason::WaitTooLong, limit, detail, retry, place: Some(place) })
@@ -275,7 +275,7 @@ impl Vm {
             return refusal;
         };
         let Ok((seen, _)) = store::read::<Ledger>(store, &request.rules.pool.key) else { return refusal };
-        let wait = self.room.spread_refused((&seen, &self.membership), request, wait, now);
+        let wait = self.room.spread_refused(&seen, &self.membership, request, wait, now);
         Refusal { retry: Retry::After(wait), ..refusal }
     }
 

@@ -1,4 +1,4 @@
-//! All that wait in one VM, and what the records are to say of them.
+//! All that wait in one VM, and what the records are to say about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -32,7 +32,7 @@ const MOST_PROMISES: usize = 1_024;
 #[derive(Default)]
 pub(super) struct WaitingRoom {
     /// Queues by the pool's record.
-    // Why no queue ever leaves its place to be worked on: whoever looks through all of them would miss it, and an early return lose it.
+    // Why no queue ever leaves its place to be worked on: a look through all queues would miss it, and an early return lose it.
     pub(super) queues: BTreeMap<Rc<str>, Queue>,
     next_ticket: u64,
     /// Waiters that have given way to others, whose callers do not know it yet.
@@ -155,7 +155,8 @@ impl WaitingRoom {
     /// in which a place comes free. Sooner it would find a line that newcomers have kept as long.
     pub(super) fn promise(
         &mut self,
-        (seen, membership): (&Ledger, &Membership),
+        seen: &Ledger,
+        membership: &Membership,
         (key, lane): (Rc<str>, &Lane),
         wait: Millis,
         now: Time,
@@ -184,10 +185,11 @@ impl WaitingRoom {
         self.spread(key, wait, each, membership, now)
     }
 
-    /// Advice later than the last by `gap`, where nothing but the work of others stands in the way of a request.
+    /// Advice for a request that only the work of others keeps from starting: later than the last by the time in which a place comes free.
     pub(super) fn spread_refused(
         &mut self,
-        (seen, membership): (&Ledger, &Membership),
+        seen: &Ledger,
+        membership: &Membership,
         request: &Request<'_>,
         wait: Millis,
         now: Time,
@@ -197,6 +199,7 @@ impl WaitingRoom {
         self.spread(key, wait, gap, membership, now)
     }
 
+    /// Advice to come back in `wait`, and later than the last of this record and lane by `gap`.
     // Why times the VMs: each spaces its own callers, so that those of all come as fast as places are freed.
     fn spread(
         &mut self,
