@@ -133,7 +133,7 @@ impl<'a> Line<'a> {
         open.min_by_key(|(holder, head)| self.place(*holder, head)).map(|(holder, _)| holder)
     }
 
-    /// The starts that bound waiters above the default lane, see [`Ledger::climbed_starts`]; `None` where nothing does.
+    /// The starts that bound waiters above the default lane, see [`crate::ledger::Ledger::climbed_starts`]; `None` where nothing does.
     #[must_use]
     pub fn climbers_bound(&self) -> Option<u32> {
         climbers_bound(&self.scene)
