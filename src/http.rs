@@ -23,8 +23,8 @@ pub struct Exchange {
 
 impl Exchange {
     /// A stream that begins under its root's policy.
-    pub fn new((id, root): (StreamId, u32), policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
-        let stream = Rc::new(RefCell::new(Stream::new((id, root), policy, routes)));
+    pub fn new(id: StreamId, root: u32, policy: Rc<Policy>, routes: Rc<Routes>, instance: Rc<Instance>) -> Self {
+        let stream = Rc::new(RefCell::new(Stream::new(id, root, policy, routes)));
         instance.begins(id, &stream);
         Self { id, stream, instance }
     }

@@ -152,7 +152,7 @@ impl Puller {
         let draw = || (host::random(), host::random());
         let proxy = process(&SharedData, &policy.keys, draw).map_err(text)?;
         let pools = policy.pools().map(|pool| pool.name.as_str());
-        let question = question(&SharedData, &self.receiver.borrow(), proxy, pools, (pull.wait, now)).map_err(text)?;
+        let question = question(&SharedData, &self.receiver.borrow(), proxy, pools, pull.wait, now).map_err(text)?;
         self.asking.set(self.asking.get().after(now.since(self.refused.get())));
         let question = self.asking.get().in_form(question);
         let body = serde_json::to_vec(&question).map_err(|error| error.to_string())?;

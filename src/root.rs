@@ -135,7 +135,8 @@ impl RootContext for Root {
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
         match &self.role {
             Role::Filter(Filter { policy, routes, instance, .. }) => Some(Box::new(Exchange::new(
-                (StreamId(id), self.context_id),
+                StreamId(id),
+                self.context_id,
                 Rc::clone(policy),
                 Rc::clone(routes),
                 Rc::clone(instance),

@@ -99,7 +99,7 @@ struct Taking {
 
 impl Stream {
     /// A stream that begins under a policy.
-    pub fn new((id, root): (StreamId, u32), policy: Rc<Policy>, routes: Rc<Routes>) -> Self {
+    pub fn new(id: StreamId, root: u32, policy: Rc<Policy>, routes: Rc<Routes>) -> Self {
         Self {
             id,
             root,
@@ -258,7 +258,7 @@ impl Stream {
         end_of_stream: bool,
         shared: &mut Shared<'_>,
     ) -> Action {
-        self.answer.expect(shared.env.now());
+        self.answer.arrive(shared.env.now());
         let spoofed = arrival::spoofed(&self.policy, headers);
         let mut arrival = Arrival::read(&self.policy, headers, attributes, &spoofed);
         let is_tagged = passes::is_tagged(attributes);
@@ -369,7 +369,7 @@ impl Stream {
 /// Estimator of a request to a pool, by what is known of the request.
 fn estimator(intake: &Intake, pool: &Pool, shared: &mut Shared<'_>) -> Estimator {
     let tenant_key = &intake.terms().tenant_key;
-    shared.vm.estimator(shared.env.store(), (pool, intake.model()), tenant_key, shared.env.now())
+    shared.vm.estimator(shared.env.store(), pool, intake.model(), tenant_key, shared.env.now())
 }
 
 fn labels(intake: &Intake, pool: Option<&Arc<Pool>>, lane: &Arc<Lane>) -> Labels {

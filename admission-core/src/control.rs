@@ -209,7 +209,7 @@ fn publish(store: &impl Store, keys: &Keys, document: &ViewDocument, now: Time) 
     let mut wakes = Vec::new();
     for (name, pool) in &document.pools {
         let (credit, ledger) = acknowledge(store, keys, name, &members, now)?;
-        publish_pool(store, keys, document, (name, pool), (credit, now))?;
+        publish_pool(store, keys, document, name, pool, credit, now)?;
         let key: Rc<str> = keys.pool(name).into();
         answer.admitted.insert(name.clone(), credit.admitted);
         answer.held.extend(credit.held.map(|held| (name.clone(), held)));
@@ -273,8 +273,10 @@ fn publish_pool(
     store: &impl Store,
     keys: &Keys,
     document: &ViewDocument,
-    (name, pool): (&str, &PoolReport),
-    (credit, at): (Credit, Time),
+    name: &str,
+    pool: &PoolReport,
+    credit: Credit,
+    at: Time,
 ) -> Result<(), StoreError> {
     let before = standing_summary(store, keys, name);
     let workers = Workers::new(document, pool, credit.admitted);

@@ -171,7 +171,7 @@ fn within_pool(
 }
 
 fn scene<'a>(rules: Rules<'a>, known: Known<'a>, held: Held<'a>, now: Time) -> Scene<'a> {
-    Scene::of((rules.pool, rules.lanes), known, held.pool.counted(held.members), now)
+    Scene::of(rules.pool, rules.lanes, known, held.pool.counted(held.members), now)
 }
 
 /// Whether a request that was let in by a guess may go on, now that it is known to need `by` more, `whole` in all, and to

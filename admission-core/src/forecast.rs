@@ -31,10 +31,10 @@ pub(crate) fn place(
     let in_lane = in_turn(shares.lane, waiting(&|other| other.key == lane.key), weight);
     let in_level = in_turn(shares.level, waiting(&|other| other.level == lane.level), weight);
     let position = waiting(&|other| other.level < lane.level).in_line().saturating_add(in_level);
-    let in_turn = ledger.time_to_start(lane.key, (in_lane, position), members, now);
+    let in_turn = ledger.time_to_start(lane.key, in_lane, position, members, now);
     let aged = climbed(lanes, lane).and_then(|Climb { takes, to, part }| {
         let place = ledger.backlog(to.key, members).requests.saturating_add(in_lane);
-        let there = ledger.time_to_start(to.key, (place, place), members, now)?;
+        let there = ledger.time_to_start(to.key, place, place, members, now)?;
         let of_its_part = part.and_then(|(most, of)| ledger.time_to_free(in_lane.saturating_mul(of) / most, members));
         Some(Millis(takes.0.saturating_add(there.max(of_its_part.unwrap_or_default()).0)))
     });

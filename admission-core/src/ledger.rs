@@ -443,7 +443,8 @@ impl Ledger {
     pub fn time_to_start(
         &self,
         lane: LaneKey,
-        (place, position): (u64, u64),
+        place: u64,
+        position: u64,
         members: &Members,
         now: Time,
     ) -> Option<Millis> {

@@ -183,7 +183,7 @@ type Sum = (Amount, BTreeMap<TallyKey, u64>, Vec<Begun>);
 
 /// One VM's state; lives as long as the VM, whatever configurations come and go.
 pub struct Vm {
-    /// Its place among those that share the count.
+    /// Place of the VM among those that share the count.
     membership: Membership,
     leases: Leases,
     evictions: Evictions,

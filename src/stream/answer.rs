@@ -40,7 +40,7 @@ pub(super) struct Answer {
 
 impl Answer {
     /// The request's headers have come.
-    pub(super) fn expect(&mut self, now: Time) {
+    pub(super) fn arrive(&mut self, now: Time) {
         self.arrived = now;
     }
 

@@ -38,7 +38,7 @@ impl Stream {
         self.answer.estimate = Some(ask);
         let first = match self.try_pool(taking, ask, &pool, shared) {
             Ok(admission) => {
-                self.admitted(taking, ask, (Arc::clone(&pool), pool), admission, shared)?;
+                self.admitted(taking, ask, Arc::clone(&pool), pool, admission, shared)?;
                 return Ok(Entry::Admitted);
             }
             Err(refused) => refused,
@@ -55,7 +55,7 @@ impl Stream {
                     self.count_fallback(taking, &pool, first_reason, shared);
                     // Trying a policy moves no traffic, so in shadow the tags name the pool that the request came for.
                     let named = if in_shadow { pool } else { Arc::clone(&other) };
-                    self.admitted(taking, ask, (other, named), admission, shared)?;
+                    self.admitted(taking, ask, other, named, admission, shared)?;
                     return Ok(Entry::Admitted);
                 }
                 Err(refused) => {
@@ -107,7 +107,8 @@ impl Stream {
         &mut self,
         taking: &mut Taking,
         ask: Ask,
-        (pool, named): (Arc<Pool>, Arc<Pool>),
+        pool: Arc<Pool>,
+        named: Arc<Pool>,
         admission: Admission,
         shared: &mut Shared<'_>,
     ) -> Result<(), Refusal> {

@@ -52,7 +52,7 @@ impl Stream {
         let terms = intake.terms();
         // Before the answer, which says what is left.
         self.release_as(Usage::Refused, shared);
-        self.respond(refused, intake.arrival().api, (&terms.tenant_key, &terms.limits.rates), shared);
+        self.respond(refused, intake.arrival().api, &terms.tenant_key, &terms.limits.rates, shared);
         self.phase = Phase::Refused;
         Action::Pause
     }
@@ -62,7 +62,8 @@ impl Stream {
         &self,
         refused: &Refusal,
         api: Api,
-        (tenant_key, rates): (&str, &Rates),
+        tenant_key: &str,
+        rates: &Rates,
         shared: &mut Shared<'_>,
     ) {
         let mut answer = refusal(refused, api, &self.policy.reject, shared.env.random() as u32);

@@ -45,7 +45,7 @@ impl Stream {
         let reason = refused.reason;
         match shared.vm.enqueue(shared.env.store(), waiter, refused, now)? {
             Joined::Started(admission) => {
-                self.admitted(taking, ask, (Arc::clone(&pool), pool), admission, shared)?;
+                self.admitted(taking, ask, Arc::clone(&pool), pool, admission, shared)?;
                 Ok(Entry::Admitted)
             }
             Joined::Waiting(ticket) => {
@@ -112,7 +112,7 @@ impl Stream {
         };
         self.waited = Some(waited);
         let Turn { ask, pool, .. } = turn;
-        if let Err(refused) = self.admitted(&mut taking, ask, (Arc::clone(&pool), pool), admission, shared) {
+        if let Err(refused) = self.admitted(&mut taking, ask, Arc::clone(&pool), pool, admission, shared) {
             self.refuse(&taking, &refused, shared);
             return;
         }
@@ -153,7 +153,7 @@ impl Stream {
             self.note_verdict(Outcome::Evicted, labels, Some(&refused));
         }
         self.release_as(Usage::Refused, shared);
-        self.respond(&refused, self.api, (&self.tenant_key, self.spending.rates()), shared);
+        self.respond(&refused, self.api, &self.tenant_key, self.spending.rates(), shared);
         self.phase = Phase::Refused;
     }
 

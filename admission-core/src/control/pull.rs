@@ -162,7 +162,8 @@ pub fn question<'a>(
     receiver: &Receiver,
     proxy: String,
     pools: impl Iterator<Item = &'a str>,
-    (wait, now): (Millis, Time),
+    wait: Millis,
+    now: Time,
 ) -> Result<ViewQuestion, StoreError> {
     let keys = &receiver.keys;
     let standing: StandingView = store::read(store, &keys.view())?.0;
@@ -252,7 +253,7 @@ mod tests {
         let (store, control) = (MemoryStore::default(), control::control());
         let (mut receiver, other) = (Receiver::of(&control), Receiver::of(&control));
         let ask = |receiver: &Receiver| {
-            question(&store, receiver, "x".into(), ["p", "q"].into_iter(), (Millis(9), Time(1))).unwrap()
+            question(&store, receiver, "x".into(), ["p", "q"].into_iter(), Millis(9), Time(1)).unwrap()
         };
         let first = ask(&receiver);
         assert_eq!((first.have, first.wait_ms, first.admitted.len()), (None, 9, 2));

@@ -46,8 +46,8 @@ pub struct Rooms {
 
 /// The rooms of each lane of a pool now, highest first.
 #[must_use]
-pub fn rooms((pool, lanes): (&Pool, &Lanes), known: Known<'_>, counted: Counted<'_>, now: Time) -> Vec<Rooms> {
-    let scene = Scene::of((pool, lanes), known, counted, now);
+pub fn rooms(pool: &Pool, lanes: &Lanes, known: Known<'_>, counted: Counted<'_>, now: Time) -> Vec<Rooms> {
+    let scene = Scene::of(pool, lanes, known, counted, now);
     // Why here: what is free takes a look at all workers and all that began lately.
     let [steered, unsteered] = [true, false].map(|can_be_steered| scene.free_for(can_be_steered));
     let room = |free: Option<Free<'_>>, lane: &Lane| free.map(|free| free.room(&scene.kept_blocks(lane, free.usable)));

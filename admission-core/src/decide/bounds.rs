@@ -33,14 +33,9 @@ impl Used {
 
 /// Every bound of a pool and of the lanes in front of it.
 #[must_use]
-pub fn bounds(
-    (pool, lanes): (&Pool, &Lanes),
-    view: Option<&ViewSummary>,
-    counted: Counted<'_>,
-    now: Time,
-) -> Vec<Used> {
+pub fn bounds(pool: &Pool, lanes: &Lanes, view: Option<&ViewSummary>, counted: Counted<'_>, now: Time) -> Vec<Used> {
     let Counted { ledger, members } = counted;
-    let scene = Scene::of((pool, lanes), Known { view, ..Known::default() }, counted, now);
+    let scene = Scene::of(pool, lanes, Known { view, ..Known::default() }, counted, now);
     let held = ledger.held(members).requests;
     let is_of_pool = |bound: &'static str| move |limit: u64| Used { lane: None, bound, used: held, limit };
     let of_all = pool.max_in_flight.as_ref().map(|cap| cap.limit).map(is_of_pool("max_in_flight"));

@@ -121,7 +121,7 @@ impl<'a> Line<'a> {
     /// The line as a record shows it.
     #[must_use]
     pub fn of(pool: &'a Pool, lanes: &'a Lanes, known: Known<'a>, counted: Counted<'a>, now: Time) -> Self {
-        let scene = Scene::of((pool, lanes), known, counted, now);
+        let scene = Scene::of(pool, lanes, known, counted, now);
         Self { order: Ordering::of(&scene), scene }
     }
 

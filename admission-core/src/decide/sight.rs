@@ -65,7 +65,8 @@ pub(super) struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     pub(super) fn of(
-        (pool, lanes): (&'a Pool, &'a Lanes),
+        pool: &'a Pool,
+        lanes: &'a Lanes,
         known: Known<'a>,
         Counted { ledger, members }: Counted<'a>,
         now: Time,

@@ -31,7 +31,7 @@ impl Ledger {
 
     /// True where a tenant's record says of a VM that this is its first waiter that waits for the tenant itself, and this what its waiters will cost.
     #[must_use]
-    pub fn says(&self, members: &Members, holder: Holder, (first, queued): (Option<Blocked>, &[Queued])) -> bool {
+    pub fn says(&self, members: &Members, holder: Holder, first: Option<Blocked>, queued: &[Queued]) -> bool {
         let own = self.queued(members).filter(|(other, _)| *other == holder).map(|(_, queued)| queued);
         let said = self.blocked(members).find(|(other, _)| *other == holder).map(|(_, first)| first);
         said == first && own.eq(queued.iter().copied())

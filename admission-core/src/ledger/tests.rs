@@ -136,7 +136,7 @@ fn a_lane_moves_as_fast_as_its_waiters_start() {
     // Fading rounds.
     let is_steady = |gap: Option<Millis>| gap.is_some_and(|gap| (250..=252).contains(&gap.0));
     assert!(is_steady(ledger.time_between_starts(LANE, &members, last)));
-    assert!(is_steady(ledger.time_to_start(LANE, (4, 4), &members, last).map(|wait| Millis(wait.0 / 4))));
+    assert!(is_steady(ledger.time_to_start(LANE, 4, 4, &members, last).map(|wait| Millis(wait.0 / 4))));
     let head = Head { band: LANE, lane: LANE, flow: 0, tag: 0, urgency: 0, tokens: Tokens(0), bytes: 0, within: None };
     let in_line = Report { heads: vec![head], ..waits(1) };
     ledger.publish(&members, a, &in_line);

@@ -68,7 +68,7 @@ impl Metrics {
                     let unseen = ledger.unseen(view.credit, members).requests;
                     self.gauge(of, UNSEEN, u64::try_from(unseen).unwrap_or(0));
                 }
-                self.record_lanes(policy, (pool, view.as_ref()), ledger.counted(members), now);
+                self.record_lanes(policy, pool, view.as_ref(), ledger.counted(members), now);
             }
             let is_fresh = |view: &ViewSummary| now.since(view.received) <= pool.stale.hold;
             self.gauge(of, VIEW_MISSING, u64::from(!view.as_ref().is_some_and(is_fresh)));
@@ -82,13 +82,7 @@ impl Metrics {
         }
     }
 
-    fn record_lanes(
-        &mut self,
-        policy: &Policy,
-        (pool, view): (&Pool, Option<&ViewSummary>),
-        held: Counted<'_>,
-        now: Time,
-    ) {
+    fn record_lanes(&mut self, policy: &Policy, pool: &Pool, view: Option<&ViewSummary>, held: Counted<'_>, now: Time) {
         let Counted { ledger, members } = held;
         for lane in policy.lanes() {
             let of: &[(&str, &str)] = &[("pool", &pool.name), ("lane", &lane.name)];
@@ -102,7 +96,7 @@ impl Metrics {
                 self.gauge(of, WAITING_BYTES, waiting.bytes);
             }
         }
-        for used in bounds((pool, policy.line_up()), view, held, now) {
+        for used in bounds(pool, policy.line_up(), view, held, now) {
             let lane = used.lane.map_or(ALL_LANES, |lane| &policy.line_up().at(lane).name);
             self.gauge(&[("pool", &pool.name), ("lane", lane), ("bound", used.bound)], BOUND_USED, used.permille());
             if used.bound == DISPATCH_BUDGET {

@@ -159,7 +159,8 @@ impl Queue {
         &self,
         lane: &Lane,
         flow: &FlowId,
-        (sub, urgency): (Option<SubFlow>, u64),
+        sub: Option<SubFlow>,
+        urgency: u64,
     ) -> Option<Blocks> {
         let band = self.bands.get(&(lane.position, lane.key))?;
         let within = band.within(flow, sub);

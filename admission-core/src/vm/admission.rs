@@ -48,8 +48,7 @@ impl Vm {
         let place = self.place_of_ledger(store, request.tenant_key, now).map_err(|error| contention(&error))?;
         let request = &Request { tenant_key: &place, ..*request };
         let turn = newcomer(self.room.queues.get(&*request.rules.pool.key), request, now);
-        self.start(store, request, &turn, (holder, None), now)
-            .map_err(|refusal| self.pace(store, request, refusal, now))
+        self.start(store, request, &turn, holder, None, now).map_err(|refusal| self.pace(store, request, refusal, now))
     }
 
     /// Starts a request in its turn; `rest` is who waits here from then on, if it has waited itself.
@@ -58,7 +57,8 @@ impl Vm {
         store: &impl Store,
         request: &Request<'_>,
         turn: &Turn<'_>,
-        (holder, rest): (Holder, Option<Rest<'_>>),
+        holder: Holder,
+        rest: Option<Rest<'_>>,
         now: Time,
     ) -> Result<Admission, Refusal> {
         let Request { ask, rules, .. } = *request;
@@ -273,7 +273,7 @@ fn lease_of(request: &Request<'_>, band: &Lane, known: Known<'_>, now: Time) -> 
         since: 0,
         bytes: counted_bytes(rules.lane, bytes),
         reading: (by_worker || rules.lanes.have_goals())
-            .then(|| Reading::of(&ask, (rules.lane, by_worker), now))
+            .then(|| Reading::of(&ask, rules.lane, by_worker, now))
             .flatten(),
         sample: None,
         // Why not one that has climbed: it would come back, age and be evicted again for as long as higher lanes flood.

@@ -67,6 +67,13 @@ struct Round {
     waits_for_prompts: bool,
 }
 
+/// The first in line, which may not start.
+struct KeptBack<'a> {
+    ticket: Ticket,
+    waiting: &'a Waiting,
+    refusal: Refusal,
+}
+
 enum Go {
     On,
     Stop,
@@ -188,7 +195,7 @@ impl Vm {
         let report = queue.report();
         let queued = Queue::queued(self.room.queues.values(), &waiting.waiter.tenant_key);
         let rest = Some(Rest { report: &report, queued: &queued });
-        let started = self.start(store, &waiting.waiter.request(), &waiting.turn(holder), (holder, rest), now);
+        let started = self.start(store, &waiting.waiter.request(), &waiting.turn(holder), holder, rest, now);
         match started {
             Ok(admission) => {
                 end_hold(store, key, &waiting, now);
@@ -209,7 +216,7 @@ impl Vm {
                     // Its tenant may have been charged without it, and given that back, when its pool turned out to be full.
                     self.room.publish_blocked(store, &self.membership, &waiting.waiter.tenant_key);
                 }
-                self.stays(store, key, (ticket, &waiting, refusal), round, now)
+                self.stays(store, key, KeptBack { ticket, waiting: &waiting, refusal }, round, now)
             }
         }
     }
@@ -219,21 +226,22 @@ impl Vm {
         &mut self,
         store: &impl Store,
         key: &Rc<str>,
-        (ticket, waiting, refusal): (Ticket, &Waiting, Refusal),
+        kept_back: KeptBack<'_>,
         round: &mut Round,
         now: Time,
     ) -> Go {
+        let KeptBack { ticket, waiting, ref refusal } = kept_back;
         let waiter = &waiting.waiter;
         let Some(holder) = self.membership.holder else { return Go::Stop };
-        self.ask_to_evict(store, waiter, &refusal);
+        self.ask_to_evict(store, waiter, refusal);
         let Some(queue) = self.room.queues.get_mut(key) else { return Go::Stop };
         note_emptiness(queue, refusal.reason, now);
         queue.keep(waiter.lane.key, refusal.reason);
-        let obstacle = if is_of_a_route(waiter, &refusal) { Obstacle::Lasting } else { refusal.reason.obstacle() };
+        let obstacle = if is_of_a_route(waiter, refusal) { Obstacle::Lasting } else { refusal.reason.obstacle() };
         match obstacle {
             Obstacle::Tenant => {
                 queue.step_aside(ticket, Aside::Tenant);
-                self.room.note_due(&waiter.tenant_key, &refusal, now);
+                self.room.note_due(&waiter.tenant_key, refusal, now);
                 self.room.publish_blocked(store, &self.membership, &waiter.tenant_key);
                 Go::On
             }
@@ -242,7 +250,7 @@ impl Vm {
                 Go::On
             }
             Obstacle::Lane => {
-                self.close(store, key, (ticket, waiting, refusal.reason), round, now);
+                self.close(store, key, &kept_back, round, now);
                 Go::On
             }
             Obstacle::Line => {
@@ -254,7 +262,7 @@ impl Vm {
             Obstacle::Pool if refusal.reason == Reason::KvBlocks => {
                 let block_size = self.picture(store, &waiter.pool).known(true).block_size(&waiter.pool);
                 let queue = self.room.queues.get_mut(key);
-                let lets_pass = queue.is_some_and(|queue| queue.lets_pass(waiting, &refusal, block_size));
+                let lets_pass = queue.is_some_and(|queue| queue.lets_pass(waiting, refusal, block_size));
                 if lets_pass { Go::On } else { Go::Stop }
             }
             Obstacle::Pool => Go::Stop,
@@ -262,7 +270,7 @@ impl Vm {
                 queue.take(ticket);
                 end_hold(store, key, waiting, now);
                 self.room.publish_blocked(store, &self.membership, &waiter.tenant_key);
-                round.progress.refused.push(GivenUp { owner: waiter.owner, ticket, refusal });
+                round.progress.refused.push(GivenUp { owner: waiter.owner, ticket, refusal: kept_back.refusal });
                 Go::On
             }
         }
@@ -273,11 +281,11 @@ impl Vm {
         &self,
         store: &impl Store,
         key: &str,
-        (ticket, waiting, reason): (Ticket, &Waiting, Reason),
+        KeptBack { ticket, waiting, refusal }: &KeptBack<'_>,
         round: &mut Round,
         now: Time,
     ) {
-        if reason == Reason::PrefillBacklog && self.is_open(store, key, ticket, now) {
+        if refusal.reason == Reason::PrefillBacklog && self.is_open(store, key, *ticket, now) {
             // Why it keeps back all that are bound so: shorter prompts of the lanes below would fill what it waits for, again and again.
             let bound = waiting.waiter.lanes.iter().filter(|lane| lane.prompts.is_some());
             round.closed.extend(bound.map(|lane| lane.key));
@@ -358,15 +366,15 @@ impl Vm {
                 } else if let Some(waiting) = queue.take(ticket) {
                     end_hold(store, &key, &waiting, now);
                     tenants.insert(Rc::clone(&waiting.waiter.tenant_key));
-                    ended.push((ticket, waiting.waiter, (queue.empty_since.is_some(), bound)));
+                    ended.push((ticket, waiting.waiter, queue.empty_since.is_some(), bound));
                 }
             }
             if !tenants.is_empty() {
                 tenants.iter().for_each(|tenant| self.room.publish_blocked(store, &self.membership, tenant));
                 self.room.publish(store, &self.membership, &key);
             }
-            for (ticket, waiter, kept) in ended {
-                let refusal = self.too_late(store, &waiter, kept, now);
+            for (ticket, waiter, is_empty, bound) in ended {
+                let refusal = self.too_late(store, &waiter, is_empty, bound, now);
                 refused.push(GivenUp { owner: waiter.owner, ticket, refusal });
             }
         }
@@ -377,7 +385,8 @@ impl Vm {
         &mut self,
         store: &impl Store,
         waiter: &Waiter,
-        (is_empty, bound): (bool, Option<Refusal>),
+        is_empty: bool,
+        bound: Option<Refusal>,
         now: Time,
     ) -> Refusal {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
@@ -387,7 +396,7 @@ impl Vm {
         let moved = seen.last_start(waiter.lane.key) > waiter.arrived;
         let wait = place.wait.unwrap_or_default().max(if moved { Millis(0) } else { waited });
         let place = Place { wait: place.wait.map(|_| wait), ..place };
-        let retry = Retry::After(self.room.promise(&seen, &self.membership, (waiter.key(), &waiter.lane), wait, now));
+        let retry = Retry::After(self.room.promise(&seen, &self.membership, waiter.key(), &waiter.lane, wait, now));
         let waited = waited.0;
         if is_empty {
             let detail = Detail::Text(format!("none has come up in {waited} ms"));

@@ -62,7 +62,7 @@ impl Vm {
         let Place { position, wait } =
             forecast::place(seen.counted(&self.membership.members), &lanes, lane, shares, weight, now);
         let wait = wait.or_else(|| seen.time_to_free(position, &self.membership.members)).unwrap_or_default();
-        Some(self.room.promise(&seen, &self.membership, (pool_key, lane), wait, now))
+        Some(self.room.promise(&seen, &self.membership, pool_key, lane, wait, now))
     }
 
     /// Looks in every record that may ask this VM to evict: the message that says so may be lost.

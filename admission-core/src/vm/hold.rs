@@ -30,7 +30,7 @@ impl Vm {
             end_hold(store, key, &ended, now);
         }
         let Ok((seen, _)) = store::read::<Ledger>(store, key) else { return };
-        let rooms = rooms((&pool, &lanes), picture.known(true), seen.counted(&self.membership.members), now);
+        let rooms = rooms(&pool, &lanes, picture.known(true), seen.counted(&self.membership.members), now);
         if let Some(queue) = self.room.queues.get_mut(key) {
             queue.rooms = rooms;
         }

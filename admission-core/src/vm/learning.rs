@@ -50,7 +50,7 @@ pub struct Lesson<'a> {
 }
 
 impl Learning {
-    fn known(&mut self, store: &impl Store, keys: &Keys, (pool, pattern): (&str, &str), now: Time) -> &mut Known {
+    fn known(&mut self, store: &impl Store, keys: &Keys, pool: &str, pattern: &str, now: Time) -> &mut Known {
         let known = self.0.entry((pool.to_owned(), pattern.to_owned())).or_insert_with_key(|(pool, pattern)| Known {
             key: keys.model(pool, pattern),
             experience: Experience::default(),
@@ -114,11 +114,12 @@ impl Learning {
         &mut self,
         store: &impl Store,
         keys: &Keys,
-        (pool, model): (&Pool, Option<&str>),
+        pool: &Pool,
+        model: Option<&str>,
         tenant_key: &str,
         now: Time,
     ) -> Estimator {
-        let known = self.known(store, keys, (&pool.name, pool.model_label(model)), now);
+        let known = self.known(store, keys, &pool.name, pool.model_label(model), now);
         let tenant = slot_of(tenant_key);
         let learned = match pool.estimate.output {
             OutputEstimate::Learned => known.experience.quantile(tenant, pool.estimate.quantile),
@@ -135,11 +136,11 @@ impl Learning {
         if pattern != unread {
             // Answers are expected of requests too whose model has not been read yet: of those all of the pool's count.
             let lengths = Observed { prompt: None, ..observed };
-            let known = self.known(store, keys, (&pool.name, unread), now);
+            let known = self.known(store, keys, &pool.name, unread, now);
             let belief = Rc::clone(&known.beliefs(pool, None).0);
             known.batch.observe(&lengths, &belief);
         }
-        let known = self.known(store, keys, (&pool.name, pattern), now);
+        let known = self.known(store, keys, &pool.name, pattern, now);
         let belief = Rc::clone(&known.beliefs(pool, model).0);
         known.batch.observe(&observed, &belief);
     }
@@ -159,15 +160,16 @@ impl Learning {
 }
 
 impl Vm {
-    /// What requests of a tenant to a pool are taken for, by the model they name if that is known.
+    /// Estimator of a tenant's requests to a pool, by the model that they name if that is known.
     pub fn estimator(
         &mut self,
         store: &impl Store,
-        model: (&Pool, Option<&str>),
+        pool: &Pool,
+        model: Option<&str>,
         tenant_key: &str,
         now: Time,
     ) -> Estimator {
-        self.learning.estimator(store, &self.membership.keys, model, tenant_key, now)
+        self.learning.estimator(store, &self.membership.keys, pool, model, tenant_key, now)
     }
 
     /// Takes what the end of a request tells; the next tick tells the other VMs.

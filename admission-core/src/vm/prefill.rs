@@ -70,7 +70,7 @@ pub(super) struct Read {
 
 impl Reading {
     /// The prompt of a request that starts, if it has one.
-    pub(super) fn of(ask: &Ask, (lane, by_worker): (&Lane, bool), now: Time) -> Option<Self> {
+    pub(super) fn of(ask: &Ask, lane: &Lane, by_worker: bool, now: Time) -> Option<Self> {
         let tokens = ask.prompt;
         // Why also nothing: of a body that does not say how long it is, nothing is guessed before it is read.
         (tokens > Tokens(0) || !ask.prompt_read).then_some(Self {
@@ -185,7 +185,7 @@ impl Vm {
             reading.tallies(lease.worker).filter(|(key, _)| counted.iter().all(|(counted, _)| counted != key));
         let (tallies, lease) = (tallies.collect(), lease.clone());
         self.leases.note_due(due, id);
-        self.change_prompts(store, &lease, tallies, (Kind::Overdraft, None), now);
+        self.change_prompts(store, &lease, tallies, Kind::Overdraft, None, now);
     }
 
     /// The answer of a request turns out to be none whose begin says when its prompt was read.
@@ -209,7 +209,7 @@ impl Vm {
             let tallies = reading.tallies(lease.worker).collect();
             (reading.counts, reading.is_answered) = (false, true);
             let lease = lease.clone();
-            return self.change_prompts(store, &lease, tallies, (Kind::Refund, None), now);
+            return self.change_prompts(store, &lease, tallies, Kind::Refund, None, now);
         }
         let Some(reading) = lease.reading.take_if(|reading| is_shown(reading)) else { return };
         let seen = store::read::<Ledger>(store, &lease.pool_key);
@@ -217,7 +217,7 @@ impl Vm {
         lease.sample = work.map(|work| (work, now.since(reading.from)));
         let lease = lease.clone();
         let read = Read { tokens: reading.tokens, sample: None };
-        self.change_prompts(store, &lease, reading.tallies(lease.worker).collect(), (Kind::Refund, Some(read)), now);
+        self.change_prompts(store, &lease, reading.tallies(lease.worker).collect(), Kind::Refund, Some(read), now);
     }
 
     /// Prompts whose time is up count no more.
@@ -228,7 +228,7 @@ impl Vm {
             let tallies = reading.tallies(lease.worker).collect();
             reading.counts = false;
             let lease = lease.clone();
-            self.change_prompts(store, &lease, tallies, (Kind::Refund, None), now);
+            self.change_prompts(store, &lease, tallies, Kind::Refund, None, now);
         }
     }
 
@@ -250,7 +250,7 @@ impl Vm {
         let lease = lease.clone();
         // Why no recharge: while one is pending its VM admits nothing.
         let kind = if tokens > before { Kind::Overdraft } else { Kind::Refund };
-        self.change_prompts(store, &lease, tallies, (kind, None), now);
+        self.change_prompts(store, &lease, tallies, kind, None, now);
     }
 
     fn change_prompts(
@@ -258,7 +258,8 @@ impl Vm {
         store: &impl Store,
         lease: &Lease,
         tallies: Vec<(TallyKey, u64)>,
-        (kind, read): (Kind, Option<Read>),
+        kind: Kind,
+        read: Option<Read>,
         now: Time,
     ) {
         let Some(holder) = self.membership.holder.filter(|_| !tallies.is_empty()) else { return };

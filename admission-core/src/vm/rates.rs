@@ -78,14 +78,11 @@ impl Vm {
     ) -> Option<(Reason, Millis)> {
         let holder = self.membership.holder?;
         let own = Queue::queued(self.room.queues.values(), request.tenant_key);
-        let of_tenant = by_tenant(request, held.tenant, (&self.membership.members, holder, &own), now);
+        let of_tenant = by_tenant(request, held.tenant, &self.membership.members, holder, &own, now);
         let of_pool = by_pool.then(|| {
             let queue = self.room.queues.get(&*request.rules.pool.key);
             let in_line = queue.map(|queue| queue.report().waiting).unwrap_or_default();
-            (
-                Reason::PoolRequestRate,
-                time_by_pool(request, held.pool, (&self.membership.members, holder, &in_line), now),
-            )
+            (Reason::PoolRequestRate, time_by_pool(request, held.pool, &self.membership.members, holder, &in_line, now))
         });
         let all = of_tenant.into_iter().chain(of_pool).filter(|(_, time)| *time > Millis(0));
         all.max_by_key(|(_, time)| *time)
@@ -143,7 +140,9 @@ impl RateWait {
 fn by_tenant(
     request: &Request<'_>,
     tenant: &Ledger,
-    (members, holder, own): (&Members, Holder, &[Queued]),
+    members: &Members,
+    holder: Holder,
+    own: &[Queued],
     now: Time,
 ) -> Vec<(Reason, Millis)> {
     let (rates, cost) = (&request.rules.tenant.rates, request.ask.cost());
@@ -166,7 +165,9 @@ fn by_tenant(
 pub(super) fn time_by_pool(
     request: &Request<'_>,
     pool: &Ledger,
-    (members, holder, own): (&Members, Holder, &[(LaneKey, Backlog)]),
+    members: &Members,
+    holder: Holder,
+    own: &[(LaneKey, Backlog)],
     now: Time,
 ) -> Millis {
     let rates = &request.rules.pool.rates;
@@ -191,7 +192,8 @@ fn comes_before(rules: Rules<'_>, lane: LaneKey) -> bool {
 pub(super) fn within_half(
     Counted { ledger, members }: Counted<'_>,
     holder: Holder,
-    (waiter, by_rate): (&Waiter, RateWait),
+    waiter: &Waiter,
+    by_rate: RateWait,
     mine: &Report,
     limits: &QueueLimits,
 ) -> Result<(), NotJoined> {

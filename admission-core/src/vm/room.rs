@@ -117,7 +117,7 @@ impl Vm {
         let wait = by_rate.longer(full.place.and_then(|place| place.wait));
         let place = full.place.map(|place| Place { wait: Some(wait), ..place });
         Refusal {
-            retry: Retry::After(self.room.promise_by_rate(&self.membership, (waiter, by_rate), wait, now)),
+            retry: Retry::After(self.room.promise_by_rate(&self.membership, waiter, by_rate, wait, now)),
             place,
             ..full
         }
@@ -135,7 +135,7 @@ impl Vm {
         let seen = store::read::<Ledger>(store, &waiter.pool.key).map(|(seen, _)| seen).unwrap_or_default();
         let place = self.room.place(seen.counted(&self.membership.members), waiter, now);
         let wait = place.wait.unwrap_or_default();
-        let retry = Retry::After(self.room.promise(&seen, &self.membership, (waiter.key(), &waiter.lane), wait, now));
+        let retry = Retry::After(self.room.promise(&seen, &self.membership, waiter.key(), &waiter.lane, wait, now));
         Refusal { retry, place: Some(place), detail: kept_from_starting(bound), ..refusal }
     }
 }
@@ -218,7 +218,8 @@ pub(super) fn has_room(
     Counted { ledger, members }: Counted<'_>,
     holder: Holder,
     waiter: &Waiter,
-    (mine, bytes): (&Report, u64),
+    mine: &Report,
+    bytes: u64,
     limits: &QueueLimits,
 ) -> Result<Room, NotJoined> {
     let lane = waiter.lane.key;

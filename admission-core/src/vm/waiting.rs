@@ -33,6 +33,18 @@ pub enum Joined {
 /// Times a request that finds at the last moment that it may start is tried again, before it waits all the same.
 const TRIES: u32 = 3;
 
+/// A request that is about to join a queue.
+#[derive(Clone, Copy)]
+struct Newcomer<'a> {
+    waiter: &'a Waiter,
+    /// Limits of the queue of its lane.
+    limits: &'a QueueLimits,
+    /// Refusal that it waits to see pass.
+    refused: &'a Refusal,
+    /// The rate that it waits for, if any.
+    by_rate: Option<RateWait>,
+}
+
 /// Why a request does not join.
 pub(super) enum NotJoined {
     /// The records have changed since they were read: it may start, or would have to wait longer.
@@ -150,7 +162,8 @@ impl Vm {
             let held = Held { tenant: &tenant, pool: &seen, members: &self.membership.members };
             self.rate_wait(store, &waiter, refused, (&turn, known, held), now)
         };
-        self.fits_its_patience(store, &seen, (&waiter, limits), (refused, by_rate), now).map_err(NotJoined::Refused)?;
+        let newcomer = Newcomer { waiter: &waiter, limits, refused, by_rate };
+        self.fits_its_patience(store, &seen, newcomer, now).map_err(NotJoined::Refused)?;
         let ticket = self.room.new_ticket();
         let aside = match refused.reason.obstacle() {
             Obstacle::Tenant => Some(Aside::Tenant),
@@ -182,21 +195,20 @@ impl Vm {
                 return Err(NotJoined::Again);
             }
             if let Some(by_rate) = by_rate {
-                let by_pool = || time_by_pool(&waiter.request(), ledger, (members, holder, &in_line), now);
+                let by_pool = || time_by_pool(&waiter.request(), ledger, members, holder, &in_line, now);
                 if unless_it_may_start && by_rate.is_of_pool() && by_pool() > waiter.patience() {
                     return Err(NotJoined::Again);
                 }
-                within_half(ledger.counted(members), holder, (&waiter, by_rate), &report, limits)?;
+                within_half(ledger.counted(members), holder, &waiter, by_rate, &report, limits)?;
             }
-            let room = has_room(ledger.counted(members), holder, &waiter, (&report, bytes), limits)?;
+            let room = has_room(ledger.counted(members), holder, &waiter, &report, bytes, limits)?;
             ledger.publish(members, holder, &report);
             Ok(room)
         });
         match published.map_err(failed).and_then(|joined| joined) {
             Ok(room) => {
                 queue.published = report;
-                let tenant_key = Rc::clone(&waiter.tenant_key);
-                self.after_joining(store, (&key, &tenant_key), &waiter, refused);
+                self.after_joining(store, &key, &waiter, refused);
                 if room == Room::OfLower {
                     self.let_lowest_give_way(store, &key, now);
                 }
@@ -214,13 +226,8 @@ impl Vm {
     }
 
     /// Says in the tenant's record that somebody waits for it, or will cost its budgets, and asks for an eviction where that may help.
-    fn after_joining(
-        &mut self,
-        store: &impl Store,
-        (key, tenant_key): (&Rc<str>, &Rc<str>),
-        waiter: &Waiter,
-        refused: &Refusal,
-    ) {
+    fn after_joining(&mut self, store: &impl Store, key: &Rc<str>, waiter: &Waiter, refused: &Refusal) {
+        let tenant_key = &waiter.tenant_key;
         if refused.reason.obstacle() == Obstacle::Tenant || waiter.limits.rates.may_be_waited_for() {
             self.room.publish_blocked(store, &self.membership, tenant_key);
         }
@@ -240,8 +247,7 @@ impl Vm {
         &mut self,
         store: &impl Store,
         seen: &Ledger,
-        (waiter, limits): (&Waiter, &QueueLimits),
-        (refused, by_rate): (&Refusal, Option<RateWait>),
+        Newcomer { waiter, limits, refused, by_rate }: Newcomer<'_>,
         now: Time,
     ) -> Result<(), Refusal> {
         if refused.reason == Reason::NoWorkers {
@@ -257,8 +263,8 @@ impl Vm {
         let knob = own.map_or_else(|| Arc::clone(&limits.max_wait_knob), |_| "the request's own deadline".into());
         let limit = Some(Limit { knob, measured: wait.0, allowed: patience.0, unit: "ms of waiting" });
         let retry = Retry::After(match by_rate {
-            Some(by_rate) => self.room.promise_by_rate(&self.membership, (waiter, by_rate), wait, now),
-            None => self.room.promise(seen, &self.membership, (waiter.key(), &waiter.lane), wait, now),
+            Some(by_rate) => self.room.promise_by_rate(&self.membership, waiter, by_rate, wait, now),
+            None => self.room.promise(seen, &self.membership, waiter.key(), &waiter.lane, wait, now),
         });
         let detail = kept_from_starting(self.behind_others(store, waiter, Some(refused.clone()), now));
         Err(Refusal { reason: Reason::WaitTooLong, limit, detail, retry, place: Some(place) })
@@ -335,7 +341,7 @@ pub(super) fn newcomer<'a>(queue: Option<&Queue>, request: &Request<'a>, arrived
     let urgency = urgency(rules.lane, ask, *deadline, arrived);
     let classes = rules.classes.iter().map(|class| class.key).collect();
     let alike = (Rc::from(*tenant_key), classes);
-    let behind_its_like = queue.and_then(|queue| queue.least_before(rules.lane, &alike, (*sub, urgency)));
+    let behind_its_like = queue.and_then(|queue| queue.least_before(rules.lane, &alike, *sub, urgency));
     Turn {
         band: rules.lane,
         has_climbed_far: false,

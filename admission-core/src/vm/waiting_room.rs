@@ -157,7 +157,8 @@ impl WaitingRoom {
         &mut self,
         seen: &Ledger,
         membership: &Membership,
-        (key, lane): (Rc<str>, &Lane),
+        key: Rc<str>,
+        lane: &Lane,
         wait: Millis,
         now: Time,
     ) -> Millis {
@@ -170,7 +171,8 @@ impl WaitingRoom {
     pub(super) fn promise_by_rate(
         &mut self,
         membership: &Membership,
-        (waiter, by): (&Waiter, RateWait),
+        waiter: &Waiter,
+        by: RateWait,
         wait: Millis,
         now: Time,
     ) -> Millis {
@@ -241,7 +243,7 @@ impl WaitingRoom {
         let first = Queue::blocked(self.queues.values(), tenant, |_| true).map(|(_, first, _)| first);
         let (queued, members) = (Queue::queued(self.queues.values(), tenant), &membership.members);
         let said = update_at(store, tenant, |ledger| {
-            if ledger.says(members, holder, (first, &queued)) {
+            if ledger.says(members, holder, first, &queued) {
                 return Err(());
             }
             ledger.publish_blocked(members, holder, first);

@@ -67,7 +67,7 @@ fn use_ledger(ledger: &Ledger) {
     for lane in &lanes {
         let part = ledger.held_by(*lane, &members);
         assert!(part.requests <= whole.requests && part.tokens <= whole.tokens && part.blocks <= whole.blocks);
-        let _ = ledger.time_to_start(*lane, (u64::MAX, u64::MAX), &members, NOW);
+        let _ = ledger.time_to_start(*lane, u64::MAX, u64::MAX, &members, NOW);
         let _ = ledger.time_between_starts(*lane, &members, NOW);
     }
     for (key, requests) in ledger.tallies(&members) {
@@ -138,7 +138,7 @@ fn change(ledger: &mut Ledger, members: &Members, holder: Holder, heads: &[Head]
     assert!(ledger.backlog(LANE, members).requests == u64::MAX && !ledger.nobody_waits());
     for at in [NOW, Time(u64::MAX), NOW] {
         ledger.note_start(members, LANE, LANE, u64::MAX, at);
-        let _ = ledger.time_to_start(LANE, (1, 1), members, at);
+        let _ = ledger.time_to_start(LANE, 1, 1, members, at);
     }
     ledger.note_refusal((1, 1));
     ledger.publish_blocked(

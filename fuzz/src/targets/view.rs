@@ -166,7 +166,7 @@ impl World {
             .collect();
         for vm in &self.vms {
             let names = names.iter().copied();
-            let question = pull::question(&self.store, &vm.receiver, "x".to_owned(), names, (Millis(9), self.now));
+            let question = pull::question(&self.store, &vm.receiver, "x".to_owned(), names, Millis(9), self.now);
             let question = question.unwrap_or_else(|error| panic!("{error}"));
             let have = question.have.map(|have| (have.epoch, have.generation));
             assert_eq!(have, self.stands.map(|(epoch, generation, _)| (epoch, generation)));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wasm_tests::bootstrap::{route_without_prefix, virtual_hosts};
-use wasm_tests::caller::{CHAT, RawCaller, request_bytes};
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
 use wasm_tests::line::{queues, waiting};
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually, reason_of, text_of};
 use wasm_tests::scripted::{Scripted, TRAILER};
@@ -232,6 +232,24 @@ async fn a_request_that_has_waited_is_rewritten_too() {
         assert!(!stream.contains("usage"), "{sized}: {stream}");
     }
     assert!(rig.worker.stats().last_body.contains(r#""stream_options":{"include_usage":true}"#));
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// It is refused in a callback of the root, with its body still held, and what it was given on its turn goes back.
+#[tokio::test]
+async fn a_request_that_has_waited_and_cannot_be_rewritten_is_refused() {
+    let rig = Rig::start(queues(2, Wait::AtHeaders).with("/tag_body", json!(true))).await;
+    let body = chat(MODEL, 1, false).to_string().replacen('{', &format!("{{{}", r#""priority":1,"#.repeat(7)), 1);
+    let running = rig.endless("first", &[]).await;
+    let request = request_bytes(CHAT, &[("x-tenant-id", b"acme")], body.as_bytes(), true);
+    let mut caller = RawCaller::send(rig.address, &request).await;
+    waiting(&rig, 1).await;
+    drop(running);
+    let answer = caller.read_until("too often").await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("x-sluice-reason: malformed"), "{answer}");
+    assert_eq!(rig.worker.stats().requests, 1, "the worker has seen none but the first");
+    assert_eq!(rig.post("acme", &[], &chat(MODEL, 1, false)).await.status(), 200, "its place is free");
     rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }

@@ -21,7 +21,7 @@ fn inputs(words: usize) -> Inputs {
 impl Proxy {
     fn estimate(&self, vm: &mut Vm, model: Option<&str>, tenant: &str) -> (u64, u64) {
         let pool = self.policy.only_pool().unwrap();
-        let estimator = vm.estimator(&*self.store, (pool, model), tenant, self.now);
+        let estimator = vm.estimator(&*self.store, pool, model, tenant, self.now);
         (estimator.belief.weights.tokens(&inputs(500)).0, estimator.usual_output.0)
     }
 
