@@ -80,7 +80,15 @@ pub fn released_filter(workspace: &Workspace) -> Result<()> {
 /// Builds the filter into a file, and beside that, as `*.debug.wasm`, the same with the names of its functions.
 fn filter(workspace: &Workspace, features: &[&str], to: &Path) -> Result<()> {
     // Cargo puts every variant in the same place.
-    let named = module::trimmed(&compile_filter(workspace, features, None)?)?;
+    as_released(&compile_filter(workspace, features, None)?, to)
+}
+
+/// Writes a module of the compiler as it is released, and beside that, as `*.debug.wasm`, the same with the names of its functions.
+///
+/// # Errors
+/// When it is no module, or cannot be written.
+pub fn as_released(compiled: &[u8], to: &Path) -> Result<()> {
+    let named = module::trimmed(compiled)?;
     put(&named, &to.with_extension("debug.wasm"))?;
     put(&module::without_names(&named)?, to)
 }

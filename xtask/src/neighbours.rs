@@ -32,7 +32,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     };
     cargo(&["--release", "--target", artefacts::WASM, "--package", "sluice"])?;
     cargo(&["--package", "host-sidecar", "--bin", "sluice-sidecar"])?;
-    copy(&target.join(artefacts::WASM).join("release/sluice.wasm"), &folder.join("sluice.wasm"))?;
+    let module = target.join(artefacts::WASM).join("release/sluice.wasm");
+    let module = fs::read(&module).with_context(|| format!("cannot read {}", module.display()))?;
+    artefacts::as_released(&module, &folder.join("sluice.wasm"))?;
     copy(&target.join("debug/sluice-sidecar"), &folder.join("sluice-sidecar"))?;
     suite::envoy_tests_of_neighbours(workspace)
 }

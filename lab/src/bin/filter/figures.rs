@@ -54,8 +54,6 @@ pub struct OfBody {
     pub held_added_ratio_floor: f64,
     pub held_added_ratio_naive: f64,
     pub held_added_ratio_native: f64,
-    /// CPU time of a request through the filter, in multiples of that through the filter of the other build, where one is given.
-    pub cpu_ratio_beside: Option<f64>,
     pub variants: BTreeMap<&'static str, OfVariant>,
 }
 
@@ -103,7 +101,6 @@ impl OfBody {
             samples.iter().map(|(variant, samples)| (variant.name(), of_variant(samples))).collect();
         let added = |variant: Variant| variants.get(variant.name()).map_or(f64::NAN, |found| found.added_us.median);
         let ratio = |of: Variant, to: Variant| added(of) / added(to);
-        let cpu = |variant: Variant| variants.get(variant.name()).map(|found| found.cpu_us.median);
         Self {
             bytes,
             added_ratio_floor: ratio(Variant::Sluice, Variant::Floor),
@@ -116,7 +113,6 @@ impl OfBody {
             held_added_ratio_floor: ratio(Variant::SluiceHeld, Variant::Floor),
             held_added_ratio_naive: ratio(Variant::SluiceHeld, Variant::Naive),
             held_added_ratio_native: ratio(Variant::SluiceHeld, Variant::Native),
-            cpu_ratio_beside: cpu(Variant::SluiceBeside).zip(cpu(Variant::Sluice)).map(|(beside, ours)| ours / beside),
             variants,
         }
     }
@@ -152,9 +148,6 @@ impl OfBody {
             "    and {:.2} x the floor, {:.2} x the floor that reads, {:.2} x the calls alone",
             self.added_ratio_floor, self.added_ratio_floor_reading, self.added_ratio_floor_calls
         );
-        if let Some(ratio) = self.cpu_ratio_beside {
-            println!("    a request costs {ratio:.3} x what it costs with the filter of the other build");
-        }
     }
 }
 

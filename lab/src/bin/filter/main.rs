@@ -11,13 +11,14 @@ use testkit::statistics::Summary;
 use clap::Parser;
 use testkit::checkout;
 
+mod builds;
 mod figures;
 mod rounds;
 mod stage;
 mod variants;
 
 use figures::{Details, Figures, OfBody, differences};
-use rounds::{Pace, Samples, Turn};
+use rounds::{Pace, Samples};
 use stage::{Stage, question};
 use variants::{Modules, TENANTS, UNNAMED, Variant};
 
@@ -36,7 +37,8 @@ struct Options {
     /// Fewer and shorter rounds: enough to see that everything works, too little for figures.
     #[arg(long)]
     quick: bool,
-    /// Measure the filter of another build too, such as `target/neighbour/sluice.wasm`, which `cargo xtask neighbours COMMIT` leaves.
+    /// Measure, instead of all that, the filter beside that of another build, such as `target/neighbour/sluice.wasm`, which
+    /// `cargo xtask neighbours COMMIT` leaves.
     #[arg(long, value_name = "MODULE")]
     beside: Option<PathBuf>,
 }
@@ -48,9 +50,14 @@ fn main() -> ExitCode {
 /// Measures, prints tables and writes the figures.
 fn run(options: &Options) -> Result<()> {
     let [floor, naive] = ["lab_floor", "lab_naive"].map(checkout::module);
-    let beside =
+    let other =
         options.beside.as_deref().map(std::fs::canonicalize).transpose().context("cannot find the module beside")?;
-    let modules = Modules { filter: checkout::filter(), floor, naive, beside };
+    let modules = Modules { filter: checkout::filter(), floor, naive, other };
+    if modules.other.is_some() {
+        let builds = lab::block_on(builds::compare(&modules, options.quick))?;
+        builds.print();
+        return lab::write_figures(options.json.as_deref(), &builds);
+    }
     let figures = lab::block_on(measure(&modules, options))?;
     figures.print();
     lab::write_figures(options.json.as_deref(), &figures)
@@ -60,7 +67,7 @@ async fn measure(modules: &Modules, options: &Options) -> Result<Figures> {
     let pace = Pace::new(options.quick);
     let all = bodies::all();
     let [small, ..] = &all;
-    let mut stage = Stage::start(modules, small).await?;
+    let mut stage = Stage::start(modules, &Variant::ALL, small).await?;
     println!("\n{} proxies of one worker thread each, {pace:?}", stage.sides.len());
     let [few, many] = TENANTS;
 
@@ -68,8 +75,7 @@ async fn measure(modules: &Modules, options: &Options) -> Result<Figures> {
     for body in &all {
         println!("    {} …", body.name);
         let asked = question(body, few, None)?;
-        let compared = Variant::COMPARED.into_iter().filter(|variant| variant.is_had(modules));
-        let turns: Vec<Turn> = compared.map(|variant| (variant, asked.clone())).collect();
+        let turns = Variant::COMPARED.map(|variant| (variant, asked.clone()));
         let samples = rounds::measure(&mut stage, &turns, None, pace).await?;
         found.insert(body.name, OfBody::new(body.json.len(), &samples));
     }

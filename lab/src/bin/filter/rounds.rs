@@ -24,6 +24,13 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// More and shorter rounds than the whole benchmark has: two builds are to be distinguished that differ by a few percent.
+    pub fn of_builds(quick: bool) -> Self {
+        let millis = Duration::from_millis;
+        let usual = Self::new(quick);
+        if quick { usual } else { Self { rounds: 48, round: millis(200), ..usual } }
+    }
+
     /// Enough for figures, or as little as shows that everything works.
     pub fn new(quick: bool) -> Self {
         let millis = Duration::from_millis;

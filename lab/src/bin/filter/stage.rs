@@ -82,10 +82,10 @@ impl Stage {
     ///
     /// # Errors
     /// When one does not.
-    pub async fn start(modules: &Modules, small: &Body) -> Result<Self> {
+    pub async fn start(modules: &Modules, variants: &[Variant], small: &Body) -> Result<Self> {
         let upstream = Upstream::start(MARK).await?;
         let mut sides = Vec::new();
-        for variant in Variant::ALL.into_iter().filter(|variant| variant.is_had(modules)) {
+        for &variant in variants {
             let bootstrap = variant.bootstrap(modules, upstream.address());
             sides.push(Side::start(variant, &checkout::envoy(), &bootstrap).await?);
         }
@@ -141,7 +141,8 @@ impl Stage {
                 | Variant::SluiceHeld
                 | Variant::SluiceManyTenants
                 | Variant::SluiceUnnamed
-                | Variant::SluiceBeside => admitted(&side.envoy).await?,
+                | Variant::Ours(_)
+                | Variant::Theirs(_) => admitted(&side.envoy).await?,
             };
             let (name, answered) = (side.variant.name(), side.answered);
             ensure!(seen == answered, "the filter of {name:?} has judged {seen} of {answered} requests");

@@ -1,4 +1,4 @@
-//! What is compared: one Envoy for each, the same but for its filters.
+//! The Envoys that are compared, which are the same but for their filters.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub enum Variant {
     Floor,
     /// The same, and has the body copied to itself.
     FloorReading,
-    /// That, and it makes the calls that the whole filter makes.
+    /// A floor that also makes the calls that the whole filter makes.
     FloorCalls,
     /// Parses the body into a tree and counts requests in flight.
     Naive,
@@ -46,17 +46,19 @@ pub enum Variant {
     Sluice,
     /// The whole filter where the pool depends on the body, so that headers and body wait for its end.
     SluiceHeld,
-    /// As [`Variant::Sluice`], with the long list of tenants.
+    /// The same as [`Variant::Sluice`], with the long list of tenants.
     SluiceManyTenants,
     /// The same as [`Variant::Sluice`], for tenants without a name in the list.
     SluiceUnnamed,
-    /// The same as [`Variant::Sluice`], by the module of another build.
-    SluiceBeside,
+    /// The same as [`Variant::Sluice`], in one of several proxies that are to cost alike.
+    Ours(u8),
+    /// The same by the module of another build.
+    Theirs(u8),
 }
 
 impl Variant {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
+    /// Variants of the whole benchmark.
+    pub const ALL: [Self; 10] = [
         Self::None,
         Self::Floor,
         Self::FloorReading,
@@ -67,11 +69,10 @@ impl Variant {
         Self::SluiceHeld,
         Self::SluiceManyTenants,
         Self::SluiceUnnamed,
-        Self::SluiceBeside,
     ];
 
-    /// Those that every body is sent through.
-    pub const COMPARED: [Self; 9] = [
+    /// Variants that every body is sent through.
+    pub const COMPARED: [Self; 8] = [
         Self::None,
         Self::Floor,
         Self::FloorReading,
@@ -80,20 +81,14 @@ impl Variant {
         Self::Native,
         Self::Sluice,
         Self::SluiceHeld,
-        Self::SluiceBeside,
     ];
-
-    /// True of a variant that can be measured with these modules.
-    pub fn is_had(self, modules: &Modules) -> bool {
-        self != Self::SluiceBeside || modules.beside.is_some()
-    }
 
     /// True where the module marks every request that it lets go on, for the worker to count.
     pub fn marks_requests(self) -> bool {
         matches!(self, Self::Floor | Self::FloorReading | Self::FloorCalls | Self::Naive)
     }
 
-    /// As tables and figures name it.
+    /// Name of the variant in tables and figures.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -106,7 +101,8 @@ impl Variant {
             Self::SluiceHeld => "sluice_held",
             Self::SluiceManyTenants => "sluice_10000_tenants",
             Self::SluiceUnnamed => "sluice_100000_unnamed",
-            Self::SluiceBeside => "sluice_beside",
+            Self::Ours(_) => "ours",
+            Self::Theirs(_) => "theirs",
         }
     }
 
@@ -118,14 +114,14 @@ impl Variant {
             Self::FloorCalls => vec![wasm("floor", &modules.floor, true, "calls")],
             Self::Naive => vec![wasm("naive", &modules.naive, true, "")],
             Self::Native => vec![protocol_manager(), local_ratelimit()],
-            Self::Sluice | Self::SluiceManyTenants | Self::SluiceUnnamed | Self::SluiceHeld => {
+            Self::Sluice | Self::SluiceManyTenants | Self::SluiceUnnamed | Self::SluiceHeld | Self::Ours(_) => {
                 let held = self == Self::SluiceHeld;
                 let [few, many] = TENANTS;
                 let tenants = if self == Self::SluiceManyTenants { many } else { few };
                 vec![wasm("sluice", &modules.filter, held, &policy(tenants, held).to_string())]
             }
-            Self::SluiceBeside => {
-                let module = modules.beside.iter();
+            Self::Theirs(_) => {
+                let module = modules.other.iter();
                 module.map(|module| wasm("sluice", module, false, &policy(TENANTS[0], false).to_string())).collect()
             }
         }
@@ -186,7 +182,7 @@ pub struct Modules {
     pub naive: PathBuf,
     pub filter: PathBuf,
     /// The filter of another build.
-    pub beside: Option<PathBuf>,
+    pub other: Option<PathBuf>,
 }
 
 fn wasm(name: &str, module: &Path, holds_headers: bool, configuration: &str) -> Value {
