@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use admission_core::policy::Policy;
 use admission_core::routes::Routes;
-use admission_core::vm::StreamId;
+use admission_core::stream::StreamId;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 

@@ -13,8 +13,9 @@ use admission_core::keys::Keys;
 use admission_core::metrics::Metrics;
 use admission_core::policy::Policy;
 use admission_core::routes::Routes;
+use admission_core::stream::StreamId;
 use admission_core::units::Time;
-use admission_core::vm::{Eviction, GivenUp, Note, POLL, Progress, Started, StreamId, TICK, Usage, Vm, Wake};
+use admission_core::vm::{Eviction, GivenUp, Note, POLL, Progress, Started, TICK, Usage, Vm, Wake};
 
 use crate::effect::{Effect, Names};
 use crate::env::Env;

@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use admission_core::policy::{Plugin, Policy};
 use admission_core::routes::Routes;
+use admission_core::stream::StreamId;
 use admission_core::units::Time;
-use admission_core::vm::{StreamId, TICK};
+use admission_core::vm::TICK;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 

@@ -14,9 +14,10 @@ use admission_core::platform;
 use admission_core::policy::{Lane, Policy, Pool, Route};
 use admission_core::request::{Api, Scanner};
 use admission_core::routes::{Location, ROUTE_METADATA, Routes};
+use admission_core::stream::StreamId;
 use admission_core::terms::Terms;
 use admission_core::units::Millis;
-use admission_core::vm::{LeaseId, Spending, StreamId, Usage};
+use admission_core::vm::{LeaseId, Spending, Usage};
 use proxy_wasm::types::Action;
 
 use crate::effect::Effect;

@@ -13,10 +13,11 @@ use admission_core::members::Members;
 use admission_core::policy::{Plugin, Policy};
 use admission_core::record::Record;
 use admission_core::store::{self, Conflict, Store, Version};
+use admission_core::stream::StreamId;
 use admission_core::units::{Blocks, Time, Tokens};
 use admission_core::usage::Served;
 use admission_core::view::{Admitted, Receipt, ViewDocument, ViewSummary, Workers};
-use admission_core::vm::{Request, StreamId, Usage, Vm};
+use admission_core::vm::{Request, Usage, Vm};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 /// VMs that hold something in every record.

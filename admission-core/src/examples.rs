@@ -17,10 +17,11 @@ use crate::policy::{Control, Plugin, Policy, Pool, Route};
 use crate::queue::{Ticket, Waiter};
 use crate::request::Api;
 use crate::store::memory::MemoryStore;
+use crate::stream::StreamId;
 use crate::terms::Terms;
 use crate::units::{Millis, Time, Tokens};
 use crate::usage::Served;
-use crate::vm::{Admission, Joined, LeaseId, Progress, StreamId, Usage, Vm};
+use crate::vm::{Admission, Joined, LeaseId, Progress, Usage, Vm};
 
 mod shipped;
 

@@ -36,12 +36,12 @@ mod victims;
 pub use begun::{Begun, BegunAt, Unseen};
 pub use blocked::{Blocked, Order, Part, Place};
 pub use drain::Drain;
-pub use fair::{Flow, FlowKey};
+pub use fair::FlowKey;
 pub use last_starts::LAST_STARTS;
 pub use line::{Backlog, Head, Kept, Large, Report, Yielding};
 pub use marks::RefusedKey;
 pub use queued::Queued;
-pub use sub_flows::{SUB_FLOWS, Starts, SubFlow};
+pub use sub_flows::{Flow, SUB_FLOWS, Starts, SubFlow};
 pub use tally::TallyKey;
 pub use victims::Evictable;
 

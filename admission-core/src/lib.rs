@@ -45,6 +45,7 @@ pub mod saturation;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod store;
+pub mod stream;
 pub mod strip;
 pub mod tags;
 pub mod terms;

@@ -18,6 +18,7 @@ mod budget;
 mod busy;
 mod concurrency;
 mod fullness;
+mod load;
 mod rule;
 mod utilization;
 
@@ -25,7 +26,8 @@ pub use budget::{BudgetRule, BudgetSamples, BudgetSource};
 pub use busy::{BusyThresholds, Latch, UNKNOWN_MAX_NUM_BATCHED_TOKENS};
 pub use concurrency::{ConcurrencyLimits, ConcurrencyMode};
 pub use fullness::{Fullness, full, saturation};
-pub use rule::{Detector, SaturationRule, WorkerLoad};
+pub use load::WorkerLoad;
+pub use rule::{Detector, SaturationRule};
 pub use utilization::UtilizationThresholds;
 
 /// What a worker counts of which nothing is known, and a pool without a live worker: exactly full.

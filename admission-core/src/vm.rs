@@ -16,6 +16,7 @@ use crate::ledger::{Amount, Begun, LaneKey, SubFlow, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::Pool;
 use crate::store::{self, Store, StoreError};
+use crate::stream::StreamId;
 use crate::units::{Millis, Time};
 use crate::unnamed::update_at;
 use crate::usage::Served;
@@ -38,6 +39,7 @@ mod overdraft;
 mod picture;
 mod prefill;
 mod rates;
+mod reading;
 mod refusals;
 mod room;
 #[cfg(test)]
@@ -76,10 +78,6 @@ const SAME_TICK: Millis = Millis(89);
 /// A VM whose last heartbeat is older than this asks whether it still counts before it admits. Half of what it takes
 /// others to declare it dead, so nothing is admitted under an epoch that is void.
 const HEARTBEAT_VALID: Millis = Millis(500);
-
-/// Number of a stream in its VM, as the proxy counts them. Its waiters and leases name the stream that owns them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StreamId(pub u32);
 
 /// Names a lease within its VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

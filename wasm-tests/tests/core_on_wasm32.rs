@@ -14,9 +14,10 @@ use admission_core::outcome::Reason;
 use admission_core::policy::{Plugin, Policy, Route};
 use admission_core::request::{Api, Scanner};
 use admission_core::store::{self, Conflict, Store, Version};
+use admission_core::stream::StreamId;
 use admission_core::terms::Terms;
 use admission_core::units::{Time, Tokens};
-use admission_core::vm::{LeaseId, Request, StreamId, Usage, Vm};
+use admission_core::vm::{LeaseId, Request, Usage, Vm};
 use wasm_bindgen_test::wasm_bindgen_test;
 
 #[derive(Default)]

@@ -9,7 +9,7 @@
 //! is at most one request's charge, and what the lane moves on beyond it takes as much of it away: a tenant that does not ask for its turn loses it.
 
 use crate::hash;
-use crate::ledger::{LaneKey, SubFlow};
+use crate::ledger::LaneKey;
 use crate::record::{Reader, Writer};
 use crate::units::Tokens;
 
@@ -26,17 +26,6 @@ impl FlowKey {
     pub fn of(pool_key: &str, lane: LaneKey) -> Self {
         Self(hash::stable(pool_key.as_bytes()) ^ u64::from(lane.0))
     }
-}
-
-/// A part of a lane as a request is charged to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
-    /// The tenant's part.
-    pub key: FlowKey,
-    /// The part of that which the request belongs to, where a header names it.
-    pub sub: Option<SubFlow>,
-    /// The tenant's weight.
-    pub weight: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

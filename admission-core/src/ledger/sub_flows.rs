@@ -36,6 +36,17 @@ impl SubFlow {
     }
 }
 
+/// A part of a lane as a request is charged to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The tenant's part.
+    pub key: FlowKey,
+    /// The part of that which the request belongs to, where a header names it.
+    pub sub: Option<SubFlow>,
+    /// The tenant's weight.
+    pub weight: u32,
+}
+
 /// Fair tags at which the next requests of a tenant start: among tenants, and among its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Starts {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::*;
 use crate::ask::Ask;
 use crate::policy::{Plugin, Policy};
+use crate::stream::StreamId;
 use crate::units::{Millis, Tokens};
-use crate::vm::StreamId;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 const PATIENCE_OF_HIGH_MS: u64 = 2_000;

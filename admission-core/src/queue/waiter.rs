@@ -11,8 +11,8 @@ use crate::decide::{Turn, flow_of, urgency};
 use crate::ledger::{Amount, Backlog, Flow, FlowKey, Part, SubFlow};
 use crate::members::Holder;
 use crate::policy::{Class, Lane, Lanes, Limits, Pool};
+use crate::stream::StreamId;
 use crate::units::{Millis, Time};
-use crate::vm::StreamId;
 
 /// A request that waits, with all that it takes to decide on it again.
 #[derive(Clone, Debug)]

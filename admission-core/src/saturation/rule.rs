@@ -1,7 +1,6 @@
 //! How full a worker is, by the detector that its pool's policy names.
 
-use super::{ConcurrencyLimits, Fullness, UtilizationThresholds};
-use crate::view::RankReport;
+use super::{ConcurrencyLimits, Fullness, UtilizationThresholds, WorkerLoad};
 
 /// How the saturation of a pool is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,21 +18,6 @@ pub enum Detector {
     Utilization(UtilizationThresholds),
     /// What it has in hand.
     Concurrency(ConcurrencyLimits),
-}
-
-/// What is known of one live worker.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct WorkerLoad<'a> {
-    /// As last scraped; empty while nothing has been.
-    pub ranks: &'a [RankReport],
-    /// Tokens of one KV block.
-    pub block_size: Option<u64>,
-    /// Most sequences one rank runs at once.
-    pub max_num_seqs: Option<u64>,
-    /// Its page tells how many requests it has, and what it tells cannot be believed.
-    pub doubts_requests: bool,
-    /// The same of tokens.
-    pub doubts_tokens: bool,
 }
 
 impl Default for SaturationRule {
@@ -72,7 +56,7 @@ impl SaturationRule {
 mod tests {
     use super::super::saturation;
     use super::*;
-    use crate::view::Role;
+    use crate::view::{RankReport, Role};
 
     fn load(ranks: &[RankReport]) -> WorkerLoad<'_> {
         WorkerLoad { ranks, ..WorkerLoad::default() }

@@ -11,8 +11,9 @@ use crate::outcome::Refusal;
 use crate::policy::Policy;
 use crate::queue::Ticket;
 use crate::store::Store;
+use crate::stream::StreamId;
 use crate::units::{Millis, Time};
-use crate::vm::{Admission, Eviction, Joined, LeaseId, Note, Progress, StreamId, Usage, Vm, Wake};
+use crate::vm::{Admission, Eviction, Joined, LeaseId, Note, Progress, Usage, Vm, Wake};
 
 use super::clients::{RequestId, Stream};
 

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::claim::{Claim, Denied, Granted, Rest, Starts, contention};
-use super::lease::{Change, Evicted, Frees, Kind, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
-use super::prefill::Reading;
+use super::lease::{Change, Evicted, Frees, Kind, LITTLE, Lease, Settlement, WHOLE_TOKEN, counted_bytes};
+use super::reading::Reading;
 use super::waiting::newcomer;
 use super::{Admission, LeaseId, Request, Spending, Usage, Vm};
 use crate::ask::Ask;
@@ -19,9 +19,6 @@ use crate::store::{self, Store};
 use crate::units::{Time, Tokens};
 use crate::unnamed::ledger_at;
 use crate::usage::Served;
-
-/// A part so small of what a lease holds is not worth two updates of shared records before its end.
-pub(super) const LITTLE: u64 = 8;
 
 impl Vm {
     /// The standings of a tenant's budgets; none where its record cannot be read.

@@ -8,7 +8,7 @@ use super::aside::{SteppedBack, is_of_a_route};
 use super::bound::kept_from_starting;
 use super::claim::Rest;
 use super::hold::end_hold;
-use super::{Admission, Note, StreamId, Vm, Wake};
+use super::{Admission, Note, Vm, Wake};
 use crate::decide::{Line, span_across_tenants};
 use crate::gather::gather;
 use crate::ledger::{LaneKey, Ledger, Starts};
@@ -16,6 +16,7 @@ use crate::members::Holder;
 use crate::outcome::{Detail, Limit, Obstacle, Place, Reason, Refusal, Retry};
 use crate::queue::{Aside, Candidate, Queue, Ticket, Waiter, Waiting};
 use crate::store::{self, Store};
+use crate::stream::StreamId;
 use crate::units::{Millis, Time};
 use crate::unnamed::ledger_at;
 

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use super::lease::{Evicted, Lease};
-use super::{LeaseId, StreamId, Vm, Wake, view_of};
+use super::{LeaseId, Vm, Wake, view_of};
 use crate::forecast;
 use crate::ledger::{Amount, Counted, Evictable, Ledger};
 use crate::members::{Holder, Members};
@@ -15,6 +15,7 @@ use crate::outcome::{Detail, Lack, Place, Reason, Refusal, Retry};
 use crate::policy::{Lane, Lanes};
 use crate::queue::{Shares, Waiter};
 use crate::store::{self, Store};
+use crate::stream::StreamId;
 use crate::units::{Blocks, Millis, Time};
 use crate::view::ViewSummary;
 

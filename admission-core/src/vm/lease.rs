@@ -3,15 +3,18 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::StreamId;
-use super::prefill::{Read, Reading};
+use super::reading::{Read, Reading};
 use crate::ask::MOST_TOKENS;
 use crate::budget::{Rates, Spent};
 use crate::ledger::{Amount, Begun, Cost, Evictable, Flow, FlowKey, LaneKey, Ledger, SubFlow, TallyKey};
 use crate::members::{Holder, Members};
 use crate::policy::{BudgetUnit, Lane, Lanes, Pool};
+use crate::stream::StreamId;
 use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::usage::Served;
+
+/// Part of what a lease holds that is not worth two updates of shared records before its end: one of so many.
+pub(super) const LITTLE: u64 = 8;
 
 /// A token in thousandths.
 pub(super) const WHOLE_TOKEN: u32 = 1_000;

@@ -6,6 +6,7 @@ use crate::members::DEAD_AFTER_TICKS;
 use crate::outcome::Reason;
 use crate::policy::{Plugin, Policy};
 use crate::store::memory::MemoryStore;
+use crate::stream::StreamId;
 use crate::units::Tokens;
 use crate::unnamed::ledger_at;
 use crate::usage::Served;

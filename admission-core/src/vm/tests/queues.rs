@@ -6,6 +6,7 @@ use super::*;
 use crate::control::{Receiver, Taken};
 use crate::outcome::{Refusal, Retry};
 use crate::queue::{Ticket, Waiter};
+use crate::stream::StreamId;
 
 mod aging;
 mod bound;

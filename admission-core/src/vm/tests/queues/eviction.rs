@@ -1,6 +1,7 @@
 //! Requests in flight that give way to those of higher lanes.
 
 use super::*;
+use crate::stream::StreamId;
 use crate::units::Blocks;
 use crate::view::Credit;
 use crate::vm::Progress;
