@@ -90,7 +90,10 @@ impl HttpContext for Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.with(Stream::end);
+        // Usually `on_log` has ended it.
+        if self.stream.borrow().is_on() {
+            self.with(Stream::end);
+        }
         self.instance.has_ended(self.id);
     }
 }

@@ -355,6 +355,11 @@ impl Stream {
         }
     }
 
+    /// True while the stream holds something, or may still come to hold something.
+    pub fn is_on(&self) -> bool {
+        self.lease.is_some() || matches!(self.phase, Phase::Taking(_) | Phase::Waiting(..))
+    }
+
     /// The stream has ended, however it did.
     pub fn end(&mut self, shared: &mut Shared<'_>) {
         match std::mem::replace(&mut self.phase, Phase::Passing) {

@@ -7,9 +7,9 @@
 //! traps loses what it has counted since its last one. Histograms and gauges are written with the event that they belong to.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::hash;
 use crate::outcome::Reason;
 use crate::policy::{Lane, Pool};
 use crate::request::Api;
@@ -157,7 +157,9 @@ type Histograms = [Option<MetricId>; Histogram::COUNT];
 #[derive(Default)]
 pub struct Metrics {
     metrics: Vec<Metric>,
-    by_name: BTreeMap<Rc<str>, MetricId>,
+    /// Numbers by a hash of the name, or by the next one that is free where two names have the same.
+    // Why a hash: names are long and begin alike, so to find one among them by comparing costs more than all else that counting takes.
+    by_hash: BTreeMap<u64, MetricId>,
     /// Numbers by pool and lane: several are recorded at the end of every answer, which builds no names for it.
     of_answers: BTreeMap<String, BTreeMap<String, Histograms>>,
     /// Values of gauges and histograms that have not been taken yet.
@@ -172,7 +174,7 @@ pub struct Metrics {
 
 struct Metric {
     kind: Kind,
-    name: Rc<str>,
+    name: String,
     /// Amount to be added to the proxy's counter.
     gathered: u64,
 }
@@ -384,12 +386,16 @@ impl Metrics {
         for part in labels.iter().flat_map(|(label, value)| [label, "=.=", value, ";.;"]).chain([metric]) {
             self.name.push_str(part);
         }
-        if let Some(known) = self.by_name.get(self.name.as_str()) {
-            return *known;
+        let mut hash = hash::stable(self.name.as_bytes());
+        while let Some(known) = self.by_hash.get(&hash) {
+            if self.metrics.get(known.0).is_some_and(|metric| metric.name == self.name) {
+                return *known;
+            }
+            hash = hash.wrapping_add(1);
         }
-        let (number, name) = (MetricId(self.metrics.len()), Rc::<str>::from(self.name.as_str()));
-        self.by_name.insert(Rc::clone(&name), number);
-        self.metrics.push(Metric { kind, name, gathered: 0 });
+        let number = MetricId(self.metrics.len());
+        self.by_hash.insert(hash, number);
+        self.metrics.push(Metric { kind, name: self.name.clone(), gathered: 0 });
         number
     }
 }

@@ -45,6 +45,19 @@ fn counters_gather_until_they_are_flushed() {
 }
 
 #[test]
+fn two_names_of_one_hash_are_two_metrics() {
+    let mut metrics = Metrics::default();
+    metrics.count_bad_route();
+    // As if the other counter's name had the hash of the first.
+    let first = metrics.by_hash.remove(&hash::stable(BAD_ROUTES.as_bytes())).unwrap();
+    metrics.by_hash.insert(hash::stable(JUDGED_TWICE.as_bytes()), first);
+    metrics.count_judged_twice();
+    metrics.count_judged_twice();
+    let all = [format!("Counter {BAD_ROUTES} 1"), format!("Counter {JUDGED_TWICE} 2")];
+    assert_eq!(text(|sink| metrics.flush(sink)), all);
+}
+
+#[test]
 fn an_answer_is_recorded_with_its_event_and_by_the_same_numbers() {
     let (policy, mut metrics) = (policy(), Metrics::default());
     let labels = labels(&policy, Some("tiny"));

@@ -41,7 +41,8 @@ pub struct Text {
     at: u64,
     /// What was counted as a whole.
     whole: Features,
-    stages: [Sampled; STAGES.len()],
+    /// Text of each stage, once there is any: most texts end before, and every request has several.
+    stages: Option<Box<[Sampled; STAGES.len()]>>,
 }
 
 /// Text of one stage.
@@ -76,7 +77,10 @@ impl Text {
             self.whole.add_json(bytes, known)?;
             self.at = self.at.saturating_add(known as u64);
         }
-        for (stage, sampled) in STAGES.iter().zip(&mut self.stages) {
+        if known >= length {
+            return Ok(());
+        }
+        for (stage, sampled) in STAGES.iter().zip(self.stages.get_or_insert_default().iter_mut()) {
             if known < length && self.at < stage.ends {
                 let end = behind(bytes, known, moved(known, stage.ends.saturating_sub(self.at)), length);
                 sampled.add_json(stage, seed, self.at, bytes, known..end)?;
@@ -105,9 +109,7 @@ impl Text {
     /// Ends a string: nothing stands before the next one.
     pub fn end_string(&mut self) {
         self.whole.end_string();
-        if self.at > COUNTED_WHOLE {
-            self.stages.iter_mut().for_each(|stage| stage.features.end_string());
-        }
+        self.stages.as_deref_mut().into_iter().flatten().for_each(|stage| stage.features.end_string());
     }
 
     /// Takes the text out, and begins with none, which is sampled elsewhere.
@@ -120,7 +122,8 @@ impl Text {
     /// Adds other text.
     pub fn add(&mut self, other: &Self) {
         self.whole.add(&other.whole);
-        for (stage, more) in self.stages.iter_mut().zip(&other.stages) {
+        let Some(others) = &other.stages else { return };
+        for (stage, more) in self.stages.get_or_insert_default().iter_mut().zip(others.iter()) {
             stage.features.add(&more.features);
             stage.counted = stage.counted.saturating_add(more.counted);
             stage.passed = stage.passed.saturating_add(more.passed);
@@ -130,19 +133,20 @@ impl Text {
     /// What has been added since it was `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let mut more = Self { seed: self.seed, whole: self.whole.since(&before.whole), ..Self::default() };
-        for ((more, stage), before) in more.stages.iter_mut().zip(&self.stages).zip(&before.stages) {
-            more.features = stage.features.since(&before.features);
-            more.counted = stage.counted.saturating_sub(before.counted);
-            more.passed = stage.passed.saturating_sub(before.passed);
+        let mut stages = self.stages.clone();
+        let befores = before.stages.as_deref().into_iter().flatten();
+        for (stage, before) in stages.as_deref_mut().into_iter().flatten().zip(befores) {
+            stage.features = stage.features.since(&before.features);
+            stage.counted = stage.counted.saturating_sub(before.counted);
+            stage.passed = stage.passed.saturating_sub(before.passed);
         }
-        more
+        Self { seed: self.seed, at: 0, whole: self.whole.since(&before.whole), stages }
     }
 
     /// Its bytes, of what was passed over as they are written.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.stages.iter().fold(self.whole.bytes(), |bytes, stage| {
+        self.stages.as_deref().into_iter().flatten().fold(self.whole.bytes(), |bytes, stage| {
             bytes.saturating_add(stage.features.bytes()).saturating_add(stage.passed)
         })
     }
@@ -152,7 +156,7 @@ impl Text {
     #[must_use]
     pub fn features(&self, like: &Features) -> Features {
         let mut all = self.whole.clone();
-        for stage in &self.stages {
+        for stage in self.stages.as_deref().into_iter().flatten() {
             if stage.counted > 0 {
                 all.add(&stage.features);
             }
@@ -174,11 +178,11 @@ impl Text {
     fn add_escape(&mut self, written: u64, add: impl FnOnce(&mut Features)) {
         let at = self.at;
         self.at = at.saturating_add(written);
-        let mut stages = STAGES.iter().zip(&mut self.stages);
-        let stage = stages.find(|(stage, _)| (stage.begins..stage.ends).contains(&at));
-        let Some((seed, (stage, sampled))) = self.seed.zip(stage) else {
+        let Some(seed) = self.seed.filter(|_| at >= COUNTED_WHOLE) else {
             return add(&mut self.whole);
         };
+        let mut stages = STAGES.iter().zip(self.stages.get_or_insert_default().iter_mut());
+        let Some((stage, sampled)) = stages.find(|(stage, _)| at < stage.ends) else { return };
         sampled.next = stage.next(seed, at, sampled.next);
         if sampled.next <= at {
             add(&mut sampled.features);
