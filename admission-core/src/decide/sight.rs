@@ -3,14 +3,14 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use super::steering::Steering;
 use super::{Known, advice};
 use crate::config::StalePolicy;
+use crate::endpoint::Open;
 use crate::ledger::{Amount, Counted, Head, Ledger, Unseen};
 use crate::members::Members;
 use crate::outcome::{Detail, Limit, Reason, Refusal};
 use crate::policy::{BudgetUnit, Cap, DispatchBudget, Lane, Lanes, Pool};
-use crate::units::{Millis, Time, Tokens};
+use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::view::{Freshness, ViewSummary, Workers};
 
 /// All of a saturation, a budget or a share.
@@ -41,6 +41,14 @@ pub(super) struct Allowance {
     pub(super) allowed: Option<u64>,
     /// U, which counts against it.
     pub(super) unseen: Unseen,
+}
+
+/// Workers of a pool whose requests are steered, as they are now.
+pub(super) struct Steering<'a> {
+    /// Workers that may take a request; `None` where the choice is the proxy's.
+    pub(super) open: Option<Vec<Open<'a>>>,
+    /// Blocks of leases that the oldest numbers of the view may not show and those of their own worker do.
+    pub(super) shown: Blocks,
 }
 
 /// A pool at one moment: what is configured, what is known of its workers, and what is held and waits.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::sight::{Scene, Sight};
+use super::sight::{Scene, Sight, Steering};
 use super::{advice, within};
 use crate::endpoint::{self, Choice, Endpoint, Open};
 use crate::gather::gather;
@@ -11,14 +11,6 @@ use crate::ledger::TallyKey;
 use crate::outcome::{Detail, Limit, Reason, Refusal};
 use crate::units::Blocks;
 use crate::view::{Seen, Takes, ViewSummary, Workers};
-
-/// Workers of a pool whose requests are steered, as they are now.
-pub(super) struct Steering<'a> {
-    /// Workers that may take a request; `None` where the choice is the proxy's.
-    open: Option<Vec<Open<'a>>>,
-    /// Blocks of leases that the oldest numbers of the view may not show and those of their own worker do.
-    shown: Blocks,
-}
 
 /// A worker, and what it holds by our own count.
 struct Given<'a> {
@@ -40,29 +32,27 @@ fn find<'list, 'a>(all: &'list mut [Given<'a>], key: TallyKey) -> Option<&'list 
     all.get_mut(place)
 }
 
-impl<'a> Steering<'a> {
-    /// Looks at every worker that the view lists. One is as good as busy that has refused since the view came, that holds as many
-    /// blocks of requests begun since its numbers were read as make it busy, or that has more prompts to read than its threshold allows.
-    fn of(scene: &Scene<'a>, view: &ViewSummary, workers: &'a Workers) -> Self {
-        let (given, shown) = given_to(scene, view, workers);
-        let marked: Vec<_> = scene.ledger.marked(view.stamp(), scene.now).collect();
-        let (mut open, mut has_address, mut has_name) = (Vec::new(), false, false);
-        for Given { seen, held, unseen, prompts, .. } in
-            given.into_iter().filter(|given| endpoint::looks_free(given.seen, &marked))
-        {
-            has_address |= seen.is_ip_and_port;
-            has_name |= !seen.is_ip_and_port;
-            let is_busy = seen.takes.until_busy.is_some_and(|until_busy| unseen.0 >= until_busy)
-                || scene.prefill_limit(view).is_some_and(|limit| prompts > limit);
-            if seen.is_ip_and_port && !is_busy {
-                open.push(Open { seen, held, blocks: scene.free_at(view, seen.takes, unseen) });
-            }
+/// Looks at every worker that the view lists. One is as good as busy that has refused since the view came, that holds as many
+/// blocks of requests begun since its numbers were read as make it busy, or that has more prompts to read than its threshold allows.
+fn steering<'a>(scene: &Scene<'a>, view: &ViewSummary, workers: &'a Workers) -> Steering<'a> {
+    let (given, shown) = given_to(scene, view, workers);
+    let marked: Vec<_> = scene.ledger.marked(view.stamp(), scene.now).collect();
+    let (mut open, mut has_address, mut has_name) = (Vec::new(), false, false);
+    for Given { seen, held, unseen, prompts, .. } in
+        given.into_iter().filter(|given| endpoint::looks_free(given.seen, &marked))
+    {
+        has_address |= seen.is_ip_and_port;
+        has_name |= !seen.is_ip_and_port;
+        let is_busy = seen.takes.until_busy.is_some_and(|until_busy| unseen.0 >= until_busy)
+            || scene.prefill_limit(view).is_some_and(|limit| prompts > limit);
+        if seen.is_ip_and_port && !is_busy {
+            open.push(Open { seen, held, blocks: scene.free_at(view, seen.takes, unseen) });
         }
-        let is_proxys = open.is_empty() && (has_name || !has_address);
-        // Why not a later list's: the numbers of the view do not show as much.
-        let shown = if workers.stamp() == view.stamp() { shown } else { Blocks(0) };
-        Self { open: (!is_proxys).then_some(open), shown }
     }
+    let is_proxys = open.is_empty() && (has_name || !has_address);
+    // Why not a later list's: the numbers of the view do not show as much.
+    let shown = if workers.stamp() == view.stamp() { shown } else { Blocks(0) };
+    Steering { open: (!is_proxys).then_some(open), shown }
 }
 
 /// Every worker with what it holds, in the order of their keys; and the blocks that are in the numbers of their own worker, but not in
@@ -113,7 +103,7 @@ impl<'a> Scene<'a> {
         let (Sight::Fresh(view), Some(workers), true) = (self.sight, self.workers, self.pool.pick_endpoint) else {
             return None;
         };
-        Some(self.steering.get_or_init(|| Steering::of(self, view, workers)))
+        Some(self.steering.get_or_init(|| steering(self, view, workers)))
     }
 
     /// Free workers that the request can be steered to; `None` where the choice is the proxy's: where it is not steered, and where

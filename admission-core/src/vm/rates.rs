@@ -3,12 +3,11 @@
 //! Each starts when the rate is earned for all who wait for it and come before: those of its tenant for a tenant's, of every tenant
 //! for a pool's, each in its lane or a higher one. So a request knows when it joins how long it will wait, and joins only if it has the patience.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use super::elsewhere::tenant_at;
-use super::room::{Full, beyond, beyond_pool, full_of};
-use super::waiting::NotJoined;
+use super::full::{Full, beyond, beyond_pool, full_of};
+use super::rate_wait::RateWait;
 use super::{Request, Vm};
 use crate::decide::{Held, Known, Rules, Turn, lacks_more_than_rates};
 use crate::ledger::{Backlog, Cost, Counted, LaneKey, Ledger, Queued, Report};
@@ -25,16 +24,6 @@ const HALVES: [&str; 3] = [
     "tokens waiting for rates, which may be half",
     "bytes waiting for rates, which may be half",
 ];
-
-/// A wait for a rate.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RateWait {
-    /// The rate that lets the request start last.
-    reason: Reason,
-    time: Millis,
-    /// True where the request lacks nothing else, so the rates alone say how long it waits.
-    is_all: bool,
-}
 
 impl Vm {
     /// The wait for a rate that a refused request is in for, whatever refused it; `None` where no rate keeps it.
@@ -112,30 +101,6 @@ impl Vm {
     }
 }
 
-impl RateWait {
-    /// True where the pool's rate is the one that lets the request start last.
-    pub(super) fn is_of_pool(self) -> bool {
-        self.reason == Reason::PoolRequestRate
-    }
-
-    /// Record of the rate, and the time in which that earns the request.
-    pub(super) fn earned(self, waiter: &Waiter) -> (Rc<str>, Millis) {
-        let cost = waiter.ask.cost();
-        let (of_tenant, of_pool) = (&waiter.limits.rates, &waiter.pool.rates);
-        let (name, rate, amount) = match self.reason {
-            Reason::TenantRequestRate => (Rc::clone(&waiter.tenant_key), &of_tenant.requests, cost.requests),
-            Reason::TenantTokenRate => (Rc::clone(&waiter.tenant_key), &of_tenant.tokens, cost.tokens.0),
-            _ => (waiter.key(), &of_pool.requests, cost.requests),
-        };
-        (name, rate.as_ref().map_or(Millis(0), |rate| rate.time_to_earn(amount)))
-    }
-
-    /// The time until a request starts by its place in line and by the rates.
-    pub(super) fn longer(self, by_place: Option<Millis>) -> Millis {
-        if self.is_all { self.time } else { by_place.unwrap_or_default().max(self.time) }
-    }
-}
-
 /// Time until each of a tenant's budgets lets a request start, behind what waits of the tenant: in other VMs by their word, and here.
 fn by_tenant(
     request: &Request<'_>,
@@ -196,7 +161,7 @@ pub(super) fn within_half(
     by_rate: RateWait,
     mine: &Report,
     limits: &QueueLimits,
-) -> Result<(), NotJoined> {
+) -> Result<(), Box<Full>> {
     let elsewhere = ledger.rated(members).filter(|(other, ..)| *other != holder);
     let rated: Vec<_> = elsewhere.map(|(_, lane, rated)| (lane, rated)).chain(mine.rated.iter().copied()).collect();
     let sum = |chosen: &dyn Fn(LaneKey) -> bool| {
@@ -225,7 +190,7 @@ pub(super) fn within_half(
     let of_pool = (full_of(&in_pool), beyond_pool(of_pool, &queue), of_pool.requests);
     for (full, excess, requests) in [of_lane, of_pool] {
         if let Some(refusal) = full.filter(|_| requests > 1) {
-            return Err(NotJoined::Full(Box::new(Full { refusal, excess: Some(excess), by_rate: Some(by_rate) })));
+            return Err(Box::new(Full { refusal, excess: Some(excess), by_rate: Some(by_rate) }));
         }
     }
     Ok(())

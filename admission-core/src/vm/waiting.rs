@@ -7,9 +7,10 @@ use super::bound::kept_from_starting;
 use super::claim::contention;
 use super::dispatch::{note_emptiness, stays_until};
 use super::elsewhere::tenant_at;
+use super::full::{Full, Room, has_room};
 use super::hold::end_hold;
-use super::rates::{RateWait, time_by_pool, within_half};
-use super::room::{Full, Room, has_room};
+use super::rate_wait::RateWait;
+use super::rates::{time_by_pool, within_half};
 use super::{Admission, Request, Vm, Wake};
 use crate::decide::{Held, Line, Rules, Turn, decide, flow_of, urgency};
 use crate::ledger::{FlowKey, Ledger, Starts};
@@ -199,9 +200,11 @@ impl Vm {
                 if unless_it_may_start && by_rate.is_of_pool() && by_pool() > waiter.patience() {
                     return Err(NotJoined::Again);
                 }
-                within_half(ledger.counted(members), holder, &waiter, by_rate, &report, limits)?;
+                within_half(ledger.counted(members), holder, &waiter, by_rate, &report, limits)
+                    .map_err(NotJoined::Full)?;
             }
-            let room = has_room(ledger.counted(members), holder, &waiter, &report, bytes, limits)?;
+            let room =
+                has_room(ledger.counted(members), holder, &waiter, &report, bytes, limits).map_err(NotJoined::Full)?;
             ledger.publish(members, holder, &report);
             Ok(room)
         });

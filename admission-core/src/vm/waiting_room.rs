@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::membership::Membership;
-use super::rates::RateWait;
+use super::rate_wait::RateWait;
 use super::{GivenUp, Request};
 use crate::forecast::{self, Promises};
 use crate::gather::gather;
