@@ -15,6 +15,7 @@ use crate::policy::{Lane, Lanes, Pool};
 use crate::units::Time;
 
 mod band;
+mod conduct;
 mod fit;
 mod flow;
 mod kept;
@@ -24,10 +25,11 @@ mod shares;
 mod tests;
 mod waiter;
 
-pub(crate) use band::Aside;
 use band::Band;
-pub(crate) use fit::Hold;
-use fit::{Fit, RoomsByLane};
+use conduct::Fit;
+pub(crate) use conduct::Hold;
+use fit::RoomsByLane;
+pub(crate) use flow::Aside;
 use flow::Place;
 use kept::Reasons;
 use rated::Rated;

@@ -4,18 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use super::flow::{Entry, Flow, Place};
+use super::flow::{Aside, Entry, Flow, Place};
 use super::{FlowId, Ticket};
 use crate::ledger::{Starts, SubFlow, TallyKey};
-
-/// Why a flow stands aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Aside {
-    /// Its tenant holds all that it may.
-    Tenant,
-    /// A class of its requests does.
-    Class,
-}
 
 /// Waiters of one flow among these, of each of its sub-flows as many.
 // Why so few: a flow of waiters that do not fit is to hide no other flow.

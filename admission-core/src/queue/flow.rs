@@ -2,8 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use super::{Aside, Ticket};
+use super::Ticket;
 use crate::ledger::{Starts, SubFlow};
+
+/// Why a flow stands aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aside {
+    /// Its tenant holds all that it may.
+    Tenant,
+    /// A class of its requests does.
+    Class,
+}
 
 /// Waiter as its flow keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

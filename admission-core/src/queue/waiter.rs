@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::fit::Fit;
+use super::conduct::Fit;
 use super::flow::Entry;
 use super::{FlowId, Ticket};
 use crate::ask::Ask;
