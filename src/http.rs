@@ -90,8 +90,8 @@ impl HttpContext for Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // Usually `on_log` has ended it.
-        if self.stream.borrow().is_on() {
+        // Why not always: `on_log` has left nothing to do, and where it has not come there is no access log either.
+        if self.stream.borrow().is_unfinished() {
             self.with(Stream::end);
         }
         self.instance.has_ended(self.id);

@@ -355,8 +355,8 @@ impl Stream {
         }
     }
 
-    /// True while the stream holds something, or may still come to hold something.
-    pub fn is_on(&self) -> bool {
+    /// True while the stream has a lease, waits, or has its body on the way.
+    pub fn is_unfinished(&self) -> bool {
         self.lease.is_some() || matches!(self.phase, Phase::Taking(_) | Phase::Waiting(..))
     }
 

@@ -102,7 +102,7 @@ pub fn compile_filter(workspace: &Workspace, features: &[&str], home: Option<&Pa
     let mut cargo = command::cargo("build", ["--release", "--target", WASM, "--package", "sluice"]);
     cargo.args(features).arg("--target-dir").arg(workspace.cargo_target()).current_dir(&workspace.root);
     cargo.envs(home.map(|home| ("CARGO_HOME", home)));
-    paths::hide(&mut cargo, workspace)?;
+    paths::hide(&mut cargo, &workspace.root)?;
     command::run(&mut cargo)?;
     let module = workspace.built(&format!("{WASM}/release"), "sluice.wasm");
     fs::read(&module).with_context(|| format!("cannot read {}", module.display()))

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
-use crate::{artefacts, command, suite, tools};
+use crate::{artefacts, command, paths, suite, tools};
 
 /// Commit of the other parts.
 #[derive(clap::Args)]
@@ -28,10 +28,14 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let target = folder.join("target");
     let cargo = |arguments: &[&str]| {
         let mut cargo = command::cargo("build", arguments.iter().copied());
-        command::run(cargo.arg("--target-dir").arg(&target).current_dir(&checkout))
+        cargo.arg("--target-dir").arg(&target).current_dir(&checkout);
+        cargo
     };
-    cargo(&["--release", "--target", artefacts::WASM, "--package", "sluice"])?;
-    cargo(&["--package", "host-sidecar", "--bin", "sluice-sidecar"])?;
+    let mut module = cargo(&["--release", "--target", artefacts::WASM, "--package", "sluice"]);
+    // As this checkout's is built, so that the two can be compared.
+    paths::hide(&mut module, &checkout)?;
+    command::run(&mut module)?;
+    command::run(&mut cargo(&["--package", "host-sidecar", "--bin", "sluice-sidecar"]))?;
     let module = target.join(artefacts::WASM).join("release/sluice.wasm");
     let module = fs::read(&module).with_context(|| format!("cannot read {}", module.display()))?;
     artefacts::as_released(&module, &folder.join("sluice.wasm"))?;

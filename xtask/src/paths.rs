@@ -9,21 +9,20 @@ use serde_json::Value;
 
 use crate::artefacts::WASM;
 use crate::command;
-use crate::workspace::Workspace;
 
-/// Has the compiler write `crates/serde_json-1.0.0/src/…` where it would name a folder of this machine. Flags of the
+/// Has the compiler, run in a checkout, write `crates/serde_json-1.0.0/src/…` where it would name a folder of this machine. Flags of the
 /// environment would take the place of the repository's own, so they are left out.
 ///
 /// # Errors
 /// When cargo cannot say where packages are.
-pub fn hide(cargo: &mut Command, workspace: &Workspace) -> Result<()> {
+pub fn hide(cargo: &mut Command, checkout: &Path) -> Result<()> {
     let mut metadata = command::cargo("metadata", ["--format-version", "1", "--filter-platform", WASM]);
     // In the same home, which is where packages are.
-    metadata.current_dir(&workspace.root).envs(cargo.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    metadata.current_dir(checkout).envs(cargo.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let metadata = command::output(&mut metadata)?;
     let metadata: Value = serde_json::from_str(&metadata).context("cannot read what cargo metadata says")?;
     let mut flags: Vec<String> = folders(&metadata).iter().map(|folder| remapped(folder, "crates")).collect();
-    flags.push(remapped(&workspace.root, "."));
+    flags.push(remapped(checkout, "."));
     let flags = serde_json::to_string(&flags).context("a path is no text")?;
     cargo.arg("--config").arg(format!("target.{WASM}.rustflags={flags}"));
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");

@@ -13,7 +13,7 @@ use crate::stream::StreamId;
 use crate::units::{Blocks, Millis, Time, Tokens};
 use crate::usage::Served;
 
-/// Part of what a lease holds that is not worth two updates of shared records before its end: one of so many.
+/// Divisor of what a lease holds: a change by no more than that part of it is not worth two updates of shared records before its end.
 pub(super) const LITTLE: u64 = 8;
 
 /// A token in thousandths.

@@ -1,4 +1,4 @@
-//! A wait for a rate, as a request that joins a queue is in for it.
+//! The wait of a queued request for a rate.
 
 use std::rc::Rc;
 

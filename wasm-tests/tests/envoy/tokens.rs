@@ -236,7 +236,7 @@ async fn a_request_that_has_waited_is_rewritten_too() {
     rig.nothing_trapped().await;
 }
 
-/// It is refused in a callback of the root, with its body still held, and what it was given on its turn goes back.
+/// The refusal comes in a callback of the root, while the body is still held; what the request was given on its turn goes back.
 #[tokio::test]
 async fn a_request_that_has_waited_and_cannot_be_rewritten_is_refused() {
     let rig = Rig::start(queues(2, Wait::AtHeaders).with("/tag_body", json!(true))).await;

@@ -134,12 +134,13 @@ impl Text {
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut stages = self.stages.clone();
-        let befores = before.stages.as_deref().into_iter().flatten();
-        for (stage, before) in stages.as_deref_mut().into_iter().flatten().zip(befores) {
+        let former = before.stages.as_deref().into_iter().flatten();
+        for (stage, before) in stages.as_deref_mut().into_iter().flatten().zip(former) {
             stage.features = stage.features.since(&before.features);
             stage.counted = stage.counted.saturating_sub(before.counted);
             stage.passed = stage.passed.saturating_sub(before.passed);
         }
+        // Why the stages may keep where their next samples begin: nothing is counted on a difference.
         Self { seed: self.seed, at: 0, whole: self.whole.since(&before.whole), stages }
     }
 

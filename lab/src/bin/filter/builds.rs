@@ -18,8 +18,10 @@ use super::variants::{Modules, TENANTS, Variant};
 /// makes two proxies of one build differ by percents, however many rounds there are.
 const PROXIES: u8 = 4;
 
-/// Student's t for 95 % with the degrees of freedom of two groups of so many.
+/// Student's t of a two-sided 95 % interval with 6 degrees of freedom: two groups of [`PROXIES`] that spread alike.
 const T: f64 = 2.447;
+
+const _: () = assert!(PROXIES == 4, "another number has another t");
 
 /// The two builds' costs, by body.
 #[derive(Clone, Debug, Serialize)]
@@ -53,7 +55,7 @@ impl Ratio {
         let (of_ours, of_theirs) = (Mean::of(ours), Mean::of(theirs));
         let ratio = of_ours.mean / of_theirs.mean;
         let relative = (of_ours.error / of_ours.mean).hypot(of_theirs.error / of_theirs.mean);
-        Self { ratio, plus_minus: T * ratio * relative }
+        Self { ratio, plus_minus: (T * ratio * relative).abs() }
     }
 }
 
@@ -80,7 +82,6 @@ pub async fn compare(modules: &Modules, quick: bool) -> Result<Builds> {
     let pace = Pace::of_builds(quick);
     let all = bodies::all();
     let [small, ..] = &all;
-    // In turns, so that neither build's rounds always come first.
     let both = (0..PROXIES).flat_map(|number| [Variant::Ours(number), Variant::Theirs(number)]);
     let variants: Vec<Variant> = std::iter::once(Variant::None).chain(both).collect();
     let mut stage = Stage::start(modules, &variants, small).await?;
@@ -116,8 +117,11 @@ impl Builds {
     /// Prints them as a table.
     pub fn print(&self) {
         println!(
-            "\nthis build beside the other: CPU time of one proxy thread for each request, with the 95 % interval"
+            "\nCPU time of the proxy for a request with this build, in multiples of that with the other; ± is half of the 95 % interval"
         );
+        if self.quick {
+            println!("    quick: shows that everything works, no figures");
+        }
         println!("    {:<14}{:>18}{:>18}    added by each proxy, µs", "", "CPU", "added");
         for body in bodies::all() {
             let Some(found) = self.bodies.get(body.name) else { continue };

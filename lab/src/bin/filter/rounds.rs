@@ -80,7 +80,8 @@ pub async fn measure(
     let mut samples: BTreeMap<Variant, Samples> = BTreeMap::new();
     for round in 0..rounds {
         for place in 0..turns.len() {
-            // Nobody always comes after the same.
+            // Another one begins each round, and every second one goes the other way: none always comes after the same.
+            let place = if round % 2 == 0 { place } else { turns.len() - 1 - place };
             let (variant, question) = turns.get((round + place) % turns.len()).context("no turns")?;
             let measured = stage.side(*variant)?.ask(question, chunks.is_some(), length).await?;
             let units = units(*variant, &measured, chunks)?;

@@ -52,7 +52,7 @@ pub enum Variant {
     SluiceUnnamed,
     /// The same as [`Variant::Sluice`], in one of several proxies that are to cost alike.
     Ours(u8),
-    /// The same by the module of another build.
+    /// The same as [`Variant::Ours`], with the module of another build.
     Theirs(u8),
 }
 
