@@ -90,10 +90,7 @@ impl HttpContext for Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // Why not always: `on_log` has left nothing to do, and where it has not come there is no access log either.
-        if self.stream.borrow().is_unfinished() {
-            self.with(Stream::end);
-        }
+        self.with(Stream::end);
         self.instance.has_ended(self.id);
     }
 }

@@ -355,11 +355,6 @@ impl Stream {
         }
     }
 
-    /// True while the stream has a lease, waits, or has its body on the way.
-    pub fn is_unfinished(&self) -> bool {
-        self.lease.is_some() || matches!(self.phase, Phase::Taking(_) | Phase::Waiting(..))
-    }
-
     /// The stream has ended, however it did.
     pub fn end(&mut self, shared: &mut Shared<'_>) {
         match std::mem::replace(&mut self.phase, Phase::Passing) {

@@ -89,9 +89,10 @@ const STEPS: [Step; 8] = [
         command: "cargo xtask neighbours 0f227f7",
         build: |_| Ok(()),
         run: |workspace| {
-            let mut cargo = command::cargo("xtask", ["neighbours", RELEASE_BEFORE]);
-            cargo.current_dir(&workspace.root);
-            cargo
+            // Why not by cargo: this program is the one that `cargo xtask` runs.
+            let mut xtask = Command::new(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
+            xtask.args(["neighbours", RELEASE_BEFORE]).current_dir(&workspace.root);
+            xtask
         },
     },
     Step {
