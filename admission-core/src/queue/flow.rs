@@ -8,9 +8,9 @@ use crate::ledger::{Starts, SubFlow};
 /// Why a flow stands aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aside {
-    /// Its tenant holds all that it may.
+    /// The tenant of the flow holds all that it may.
     Tenant,
-    /// A class of its requests does.
+    /// A class of the flow's requests holds all that it may.
     Class,
 }
 
