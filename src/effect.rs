@@ -14,9 +14,9 @@ pub enum Effect {
     MarkJudged,
     /// Puts tags on the request.
     Tag(Tags),
-    /// Puts another body in place of all the `held` bytes that the proxy holds of the request.
+    /// Puts bytes in place of the first `held` that the proxy holds of the request's body.
     ReplaceBody {
-        /// Number of bytes that the proxy holds.
+        /// Number of bytes that go: all that the proxy holds, or none.
         held: usize,
         /// Bytes in their place.
         bytes: Vec<u8>,

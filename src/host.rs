@@ -142,8 +142,8 @@ pub fn request_body(start: usize, length: usize) -> Vec<u8> {
     body(BufferType::HttpRequestBody, start, length)
 }
 
-/// Puts other bytes in place of all the `held` bytes that the proxy holds of a request body. With another number than the
-/// proxy's own the SDK would panic; it is the one that the last callback told.
+/// Puts bytes in place of the first `held` that the proxy holds of a request body. That number is the last callback's, or 0 to put
+/// the bytes in front.
 pub fn replace_request_body(held: usize, bytes: &[u8]) {
     report("replace a request body", hostcalls::set_buffer(BufferType::HttpRequestBody, 0, held, bytes));
 }

@@ -50,7 +50,7 @@ impl HttpContext for Exchange {
         crate::faults::at_request_body(size);
         self.with(|stream, shared| {
             let bytes = stream.body_read_from().map(|from| host::request_body(from, size.saturating_sub(from)));
-            stream.request_body(&bytes.unwrap_or_default(), size, end_of_stream, shared)
+            stream.request_body(bytes.unwrap_or_default(), size, end_of_stream, shared)
         })
     }
 

@@ -27,6 +27,7 @@ use crate::shared::Shared;
 mod answer;
 mod decision;
 mod entry;
+mod kept;
 mod passed_on;
 mod refuse;
 mod turn;
@@ -35,6 +36,7 @@ use answer::Answer;
 use decision::Verdict;
 pub use decision::decisions_of;
 use entry::Entry;
+use kept::Kept;
 use passed_on::tags;
 use refuse::what_is_left;
 use turn::Turn;
@@ -96,6 +98,7 @@ struct Taking {
     /// Bytes that earlier callbacks saw and the proxy still holds.
     held: usize,
     headers_open: bool,
+    kept: Kept,
 }
 
 impl Stream {
@@ -156,7 +159,7 @@ impl Stream {
         };
         match refused {
             // A worker that already answers has decided for itself; an answer cannot be taken back.
-            Some(refused) if !self.answered => return self.refuse(&taking, &refused, shared),
+            Some(refused) if !self.answered => return self.refuse(&mut taking, &refused, shared),
             Some(refused) => self.note_answered_before(&taking, &refused),
             None => {}
         }
@@ -168,6 +171,7 @@ impl Stream {
     fn go_on(&mut self, mut taking: Taking, shared: &mut Shared<'_>) {
         // What goes on is no longer held, so the next callback begins with new bytes.
         taking.held = 0;
+        taking.kept.put_back(shared);
         self.phase = if taking.intake.ended() {
             self.asked = taking.intake.asked();
             let is_whole = self.asked.as_ref().is_none_or(|asked| !asked.streams || asked.sequences > 1);
@@ -206,6 +210,7 @@ impl Stream {
     pub fn body_read_from(&self) -> Option<usize> {
         match &self.phase {
             Phase::Taking(taking) if !self.was_answered_undecided(taking) => Some(taking.held),
+            Phase::Waiting(taking, _) if taking.keeps_body(self.answered) => Some(taking.held),
             _ => None,
         }
     }
@@ -216,11 +221,11 @@ impl Stream {
     }
 
     /// New bytes of the body have come, with which the proxy holds `size` of it; `end` with the last.
-    pub fn request_body(&mut self, bytes: &[u8], size: usize, end: bool, shared: &mut Shared<'_>) -> Action {
-        match std::mem::replace(&mut self.phase, Phase::Passing) {
+    pub fn request_body(&mut self, bytes: Vec<u8>, size: usize, end: bool, shared: &mut Shared<'_>) -> Action {
+        let action = match std::mem::replace(&mut self.phase, Phase::Passing) {
             Phase::Taking(mut taking) if !self.was_answered_undecided(&taking) => {
                 taking.held = size;
-                let read = taking.intake.body(bytes, end, &self.policy);
+                let read = taking.intake.body(&bytes, end, &self.policy);
                 self.follow(taking, read, shared)
             }
             Phase::Passing => Action::Continue,
@@ -233,7 +238,11 @@ impl Stream {
                 self.phase = stays;
                 Action::Pause
             }
+        };
+        if action == Action::Pause {
+            self.keep_body(bytes, shared);
         }
+        action
     }
 
     /// Says whether another filter of the same namespace has judged the request; two that do would have it wait for itself.
@@ -299,7 +308,8 @@ impl Stream {
             let lane = (!lane_needs_model).then(|| intake.lane(&self.policy));
             shared.push(Effect::Tag(tags(&self.policy, &intake, lane, intake.pool())));
         }
-        let action = self.follow(Taking { intake, location, held: 0, headers_open }, read, shared);
+        let action =
+            self.follow(Taking { intake, location, held: 0, headers_open, kept: Kept::default() }, read, shared);
         if headers_open { action } else { Action::Continue }
     }
 
@@ -319,7 +329,7 @@ impl Stream {
     /// The request's trailers have come, which end its body.
     pub fn request_trailers(&mut self, shared: &mut Shared<'_>) -> Action {
         match &self.phase {
-            Phase::Taking(taking) => self.request_body(&[], taking.held, true, shared),
+            Phase::Taking(taking) => self.request_body(Vec::new(), taking.held, true, shared),
             Phase::Passing => Action::Continue,
             Phase::Waiting(..) | Phase::Refused => Action::Pause,
         }

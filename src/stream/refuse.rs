@@ -17,7 +17,7 @@ use crate::shared::Shared;
 
 impl Stream {
     /// Refuses, or in shadow only says so.
-    pub(super) fn refuse(&mut self, taking: &Taking, refused: &Refusal, shared: &mut Shared<'_>) -> Action {
+    pub(super) fn refuse(&mut self, taking: &mut Taking, refused: &Refusal, shared: &mut Shared<'_>) -> Action {
         self.uncounted = false;
         self.note_terms(taking);
         let intake = &taking.intake;
@@ -41,6 +41,7 @@ impl Stream {
             }
             self.note_verdict(outcome, labels, Some(refused));
             self.release_as(Usage::Refused, shared);
+            taking.kept.put_back(shared);
             self.phase = Phase::Passing;
             return Action::Continue;
         }

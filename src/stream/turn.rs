@@ -113,7 +113,7 @@ impl Stream {
         self.waited = Some(waited);
         let Turn { ask, pool, .. } = turn;
         if let Err(refused) = self.admitted(&mut taking, ask, Arc::clone(&pool), pool, admission, shared) {
-            self.refuse(&taking, &refused, shared);
+            self.refuse(&mut taking, &refused, shared);
             return;
         }
         if let Some(labels) = &self.admitted_as {
@@ -125,7 +125,7 @@ impl Stream {
 
     /// It has waited for nothing.
     pub fn give_up(&mut self, refused: &Refusal, shared: &mut Shared<'_>) {
-        if let Some((taking, turn)) = self.take_waiting() {
+        if let Some((mut taking, turn)) = self.take_waiting() {
             let waited = shared.env.now().since(turn.since);
             self.waited = Some(waited);
             let labels = labels(&taking.intake, Some(&turn.pool), taking.intake.lane(&self.policy));
@@ -137,7 +137,7 @@ impl Stream {
                 return shared.push(Effect::Resume);
             }
             // A policy that has come meanwhile may have put it into shadow, where nothing is refused.
-            if self.refuse(&taking, refused, shared) == Action::Continue {
+            if self.refuse(&mut taking, refused, shared) == Action::Continue {
                 shared.push(Effect::Resume);
             }
         }

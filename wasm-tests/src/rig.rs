@@ -168,6 +168,7 @@ impl Rig {
         filters.extend(std::iter::repeat_n(filter, if self.setup.twice { 2 } else { 1 }));
         filters.extend(self.setup.filters_behind.iter().cloned());
         let mut public = bootstrap::listener(PUBLIC, &filters, &json!([]));
+        public["per_connection_buffer_limit_bytes"] = json!(self.setup.buffer_limit);
         let manager = &mut public["filter_chains"][0]["filters"][0]["typed_config"];
         manager["route_config"]["virtual_hosts"] = self.setup.virtual_hosts.clone();
         manager["stream_idle_timeout"] = json!(self.setup.idle_timeout);

@@ -61,6 +61,8 @@ pub struct Setup {
     pub steered: bool,
     /// Virtual hosts of the listener under test.
     pub virtual_hosts: Value,
+    /// Bytes that a connection to the listener under test may have buffered, and a request on a route that does not say more.
+    pub buffer_limit: u32,
     /// Policy of the second plugin, under the namespace of the one under test; null leaves it its own.
     pub neighbour: Value,
     /// More of the control listener's configuration.
@@ -114,6 +116,7 @@ impl Setup {
             twice: false,
             steered: false,
             virtual_hosts: bootstrap::virtual_hosts(&[]),
+            buffer_limit: 1 << 20,
             neighbour: Value::Null,
             control: json!({}),
             idle_timeout: "0s",

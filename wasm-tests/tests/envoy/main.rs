@@ -37,6 +37,7 @@ mod rates;
 mod reaching;
 mod reasons;
 mod reserves;
+mod retries;
 mod routes;
 mod sdk;
 mod settle;

@@ -1,0 +1,128 @@
+//! Bodies that are held behind their headers, which the proxy's router has had: what it sends when it tries another worker.
+
+use serde_json::json;
+use wasm_tests::bootstrap::{virtual_hosts, worker_routes};
+use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
+use wasm_tests::line::{order, queues, send, waiting};
+use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
+
+/// A proxy of two workers that take turns, of which the second is dead; where it cannot connect it tries the other one.
+async fn beside_a_dead_worker(mut setup: Setup) -> Rig {
+    setup.more_workers = 1;
+    let mut route = worker_routes()[1].clone();
+    route["route"]["retry_policy"] = json!({
+        "retry_on": "connect-failure",
+        "num_retries": 2,
+        "retry_host_predicate": [{
+            "name": "envoy.retry_host_predicates.previous_hosts",
+            "typed_config": {"@type":
+                "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+        }],
+        "host_selection_retry_max_attempts": 5,
+    });
+    setup.virtual_hosts = virtual_hosts(&[route]);
+    let mut rig = Rig::start(setup).await;
+    rig.others.remove(0).stop().await;
+    rig
+}
+
+async fn retries(rig: &Rig) -> u64 {
+    rig.envoy.stat("cluster.workers.upstream_rq_retry").await.unwrap()
+}
+
+/// Waits until so many requests are at a worker, or at least their headers.
+async fn at_a_worker(rig: &Rig, count: u64) {
+    eventually("so many requests have a worker", async || {
+        let active = rig.envoy.stat("cluster.workers.upstream_rq_active").await.unwrap();
+        (active == count).then_some(()).ok_or(format!("{active}, not {count}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_waits_goes_to_no_worker_by_a_retry() {
+    // As many as try again here at the same time fit under the proxy's own bound of three.
+    const WAITERS: usize = 4;
+    let rig = beside_a_dead_worker(queues(2, Wait::BodyHeld)).await;
+    let running = rig.endless("first", &[]).await;
+    let before = retries(&rig).await;
+    let mut callers = Vec::new();
+    for number in 0..WAITERS {
+        callers.push(send(&rig, "acme", "standard", number).await);
+    }
+    waiting(&rig, WAITERS as u64).await;
+    at_a_worker(&rig, WAITERS as u64 + 1).await;
+    assert!(retries(&rig).await > before, "none has come to the dead worker first");
+    drop(running);
+    for caller in &mut callers {
+        assert_eq!(caller.status().await, Some(200));
+    }
+    let arrivals = rig.worker.arrivals().requests;
+    let ended = arrivals.iter().map(|arrival| arrival.left_ms.unwrap_or(f64::MAX));
+    let came = arrivals.iter().skip(1).map(|arrival| arrival.came_ms);
+    assert!(ended.zip(came).all(|(ended, came)| ended <= came), "two were inside at once: {arrivals:?}");
+    assert_eq!((order(&rig).len(), rig.worker.stats().requests), (WAITERS, WAITERS as u64 + 1));
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// A body follows its headers on the worker's connection once, whatever had come of it when the proxy tried again. Bytes behind its end
+/// would be the next request there, which no filter has judged.
+#[tokio::test]
+async fn a_body_that_comes_in_pieces_is_sent_once() {
+    const PIECES: usize = 4;
+    let rig = beside_a_dead_worker(Setup::new(1, Wait::BodyHeld)).await;
+    let mut body = chat(MODEL, 1, false);
+    body["messages"][0]["content"] = json!("What is it that you would say? ".repeat(400));
+    let body = body.to_string();
+    for sized in [true, false] {
+        for number in 0..6 {
+            let request = request_bytes(CHAT, &[], body.as_bytes(), sized);
+            let pieces: Vec<&[u8]> = request.chunks(request.len().div_ceil(PIECES)).collect();
+            let mut caller = RawCaller::send(rig.address, pieces[0]).await;
+            // The proxy has found a worker that has the headers, at the second attempt where the first was the dead one's.
+            at_a_worker(&rig, 1).await;
+            for piece in &pieces[1..] {
+                assert!(caller.send_more(piece).await);
+            }
+            assert_eq!(caller.status().await, Some(200), "sized: {sized}, {number}");
+            assert_eq!(rig.worker.stats().last_body, body, "sized: {sized}, {number}");
+        }
+    }
+    assert!(retries(&rig).await > 0, "none has come to the dead worker first");
+    assert_eq!(rig.worker.stats().received, 12);
+    rig.nothing_is_held().await;
+    rig.nothing_trapped().await;
+}
+
+/// A proxy that may hold less than the filter does refuses what is more, by itself.
+#[tokio::test]
+async fn a_body_above_the_proxys_own_limit_is_refused_by_the_proxy() {
+    let mut setup = queues(2, Wait::BodyHeld);
+    let mut route = worker_routes()[1].clone();
+    route.as_object_mut().unwrap().remove("request_body_buffer_limit");
+    setup.buffer_limit = 32 << 10;
+    setup.virtual_hosts = virtual_hosts(&[route]);
+    let rig = Rig::start(setup).await;
+    let mut body = chat(MODEL, 1, false);
+    body["messages"][0]["content"] = json!("word ".repeat(20_000));
+    let request = request_bytes(CHAT, &[], body.to_string().as_bytes(), true);
+    let (first, rest) = request.split_at(request.len() / 2);
+    // One that may go on as soon as all of it has come, and one that waits for its turn then.
+    for waits in [0, 1] {
+        let running = if waits > 0 { Some(rig.endless("first", &[]).await) } else { None };
+        let mut caller = RawCaller::send(rig.address, first).await;
+        rig.in_hand(1 + waits).await;
+        caller.send_more(rest).await;
+        if waits > 0 {
+            waiting(&rig, waits).await;
+        }
+        drop(running);
+        assert_eq!(caller.status().await, Some(413), "{waits} wait");
+        rig.nothing_is_held().await;
+        waiting(&rig, 0).await;
+        rig.in_hand(0).await;
+        rig.nothing_trapped().await;
+    }
+    assert_eq!(rig.ask("acme", &[]).await, (200, String::new()));
+}
