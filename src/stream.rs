@@ -225,6 +225,7 @@ impl Stream {
         let action = match std::mem::replace(&mut self.phase, Phase::Passing) {
             Phase::Taking(mut taking) if !self.was_answered_undecided(&taking) => {
                 taking.held = size;
+                taking.find_room(&bytes, self.answered);
                 let read = taking.intake.body(&bytes, end, &self.policy);
                 self.follow(taking, read, shared)
             }

@@ -65,6 +65,7 @@ pub struct Intake {
     /// Bytes that had come when it was last looked whether they prove it too large.
     looked_at: u64,
     beginning: Beginning,
+    /// Most bytes of the body that are held; none where there is no room for them.
     hold_limit: u64,
 }
 
@@ -250,7 +251,12 @@ impl Intake {
     /// of a body that is too long to hold cannot be kept back any longer. In shadow nothing waits all the same.
     #[must_use]
     pub fn could_wait(&self) -> bool {
-        !self.arrival.no_queue && (self.wait == Wait::Unread || self.ended)
+        !self.arrival.no_queue && (self.wait == Wait::Unread || self.ended && self.hold_limit > 0)
+    }
+
+    /// There is no room to hold its body: it is decided by what has come of that, and waits for nothing.
+    pub fn hold_no_more(&mut self) {
+        self.hold_limit = 0;
     }
 
     /// Size of its body, as far as it is known.

@@ -1,29 +1,56 @@
 //! A body that is held behind headers which have gone on: the filter keeps it, and the proxy has nothing of it.
 
+use std::cell::Cell;
+
 use super::{Phase, Stream, Taking};
 use crate::effect::Effect;
 use crate::shared::Shared;
 
-/// Bytes of a body that were taken out of the proxy, in front of those that it holds.
+/// Most bytes that a VM keeps of all bodies: a quarter of the memory that the proxy lets it have (1 GiB).
+const ROOM: usize = 256 << 20;
+
+/// Pieces shorter than this grow by those that follow, so that bytes sent one by one take no more memory than others.
+const SHORT: usize = 16 << 10;
+
+thread_local! {
+    /// Bytes that this VM keeps.
+    static ALL: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Pieces of a body that were taken out of the proxy, in front of those that it holds.
 // Why: a proxy that cannot reach the worker it has chosen for the headers tries another one and sends that all it holds of the body,
 // decided or not, and the same once more when the body goes on. What is behind the body's end then is the worker's next request.
+// Why in pieces: one that grows is copied to where there is room for twice of it.
 #[derive(Default)]
-pub(super) struct Kept(Vec<u8>);
+pub(super) struct Kept(Vec<Vec<u8>>);
 
 impl Kept {
     /// Has the proxy hold these bytes again.
     pub(super) fn put_back(&mut self, shared: &mut Shared<'_>) {
-        if !self.0.is_empty() {
-            shared.push(Effect::ReplaceBody { held: 0, bytes: std::mem::take(&mut self.0) });
+        self.forget();
+        // Each goes in front of those that follow it.
+        for bytes in std::mem::take(&mut self.0).into_iter().rev() {
+            shared.push(Effect::ReplaceBody { held: 0, bytes });
         }
     }
 
     fn add(&mut self, bytes: Vec<u8>) {
-        if self.0.is_empty() {
-            self.0 = bytes;
-        } else {
-            self.0.extend(bytes);
+        ALL.set(ALL.get() + bytes.len());
+        match self.0.last_mut() {
+            Some(last) if last.len() < SHORT => last.extend(bytes),
+            _ => self.0.push(bytes),
         }
+    }
+
+    /// Counts its bytes no more.
+    fn forget(&self) {
+        ALL.set(ALL.get() - self.0.iter().map(Vec::len).sum::<usize>());
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.forget();
     }
 }
 
@@ -31,6 +58,13 @@ impl Taking {
     /// Says whether what is held of the body is kept here. A worker that has begun to answer is the last one that is tried.
     pub(super) fn keeps_body(&self, answered: bool) -> bool {
         !self.headers_open && !answered
+    }
+
+    /// Has the request decided with these bytes, the last that have come, if they cannot be kept.
+    pub(super) fn find_room(&mut self, bytes: &[u8], answered: bool) {
+        if self.keeps_body(answered) && ALL.get() + bytes.len() > ROOM {
+            self.intake.hold_no_more();
+        }
     }
 }
 

@@ -194,6 +194,18 @@ fn beyond_the_hold_limit_a_request_is_decided_from_what_was_seen() {
 }
 
 #[test]
+fn a_request_whose_body_has_no_room_is_decided_and_does_not_wait() {
+    let policy = policy(TWO_POOLS, false);
+    for (rest, ended) in [("", false), ("\"}]}", true)] {
+        let mut intake = intake(&policy, None);
+        assert!(matches!(intake.body(br#"{"model": "b", "messages": [{"content": "hi"#, false, &policy), Next::Hold));
+        intake.hold_no_more();
+        let next = intake.body(rest.as_bytes(), ended, &policy);
+        assert!(matches!(next, Next::Decide(..)) && !intake.could_wait(), "{ended}");
+    }
+}
+
+#[test]
 fn a_priority_beyond_what_can_be_held_is_refused() {
     let filler = "x".repeat(200);
     for (mode, refused) in [("enforce", Some(Reason::Malformed)), ("shadow", None)] {

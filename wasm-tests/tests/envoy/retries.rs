@@ -126,3 +126,36 @@ async fn a_body_above_the_proxys_own_limit_is_refused_by_the_proxy() {
     }
     assert_eq!(rig.ask("acme", &[]).await, (200, String::new()));
 }
+
+/// Bodies that do not end fill what a VM keeps for such ones, and the next request is decided by what has come of it.
+#[tokio::test]
+async fn bodies_that_do_not_end_take_the_memory_that_is_theirs_and_no_more() {
+    const MIB: usize = 1 << 20;
+    let mut setup = Setup::new(1, Wait::BodyHeld).with("/body", json!({"hold_limit": "100MiB"}));
+    let mut route = worker_routes()[1].clone();
+    route["request_body_buffer_limit"] = json!(200 * MIB);
+    setup.virtual_hosts = virtual_hosts(&[route]);
+    let rig = Rig::start(setup).await;
+    let begin = format!(r#"{{"model": "{MODEL}", "messages": [{{"role": "user", "content": ""#);
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n{begin}", 90 * MIB);
+    let mut callers = Vec::new();
+    for number in 0..4 {
+        assert_eq!(rig.held().await, (0, 0), "{number} have sent a part");
+        let mut caller = RawCaller::send(rig.address, head.as_bytes()).await;
+        let words = "word ".repeat(MIB / 5);
+        for _ in 0..80 {
+            assert!(caller.send_more(words.as_bytes()).await);
+        }
+        callers.push(caller);
+    }
+    eventually("the last one is decided", async || {
+        let (held, _) = rig.held().await;
+        (held == 1).then_some(()).ok_or(held.to_string())
+    })
+    .await;
+    drop(callers);
+    rig.in_hand(0).await;
+    rig.nothing_is_held().await;
+    assert_eq!(rig.ask("acme", &[]).await, (200, String::new()));
+    rig.nothing_trapped().await;
+}
