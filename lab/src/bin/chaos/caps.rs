@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::callers::{Outcome, Record};
-use super::history::{History, Kind, SLACK, Standing};
+use super::history::{History, Kind, SLACK};
 use super::policy::{Caps, Draw, WITH_TOKENS};
 use super::workers::Visit;
 
@@ -60,7 +60,7 @@ pub fn overshoot(history: &History, records: &BTreeMap<usize, Record>, visits: &
         let mut add = |what: String, amount| {
             spans.entry((record.life, what)).or_default().push(Span { from: visit.came, until, amount, id: visit.id });
         };
-        let under = |fits: fn(&Draw) -> bool| always(&history.policies, record.sent, visit.came, fits);
+        let under = |fits: fn(&Draw) -> bool| always(history, record.life, record.sent, visit.came, fits);
         if under(|draw| !draw.shadow) {
             add("the pool's requests".into(), 1);
             add(format!("requests of {}", record.tenant), 1);
@@ -107,17 +107,17 @@ pub fn held_until(history: &History, record: &Record, visit: &Visit) -> Duration
     }
 }
 
-/// Whether every policy that may have stood between two times is such a one.
-pub fn always(policies: &[Standing], from: Duration, until: Duration, fits: fn(&Draw) -> bool) -> bool {
-    let ends = policies.iter().skip(1).map(|next| next.sure).chain([Duration::MAX]);
-    let stood = policies.iter().zip(ends).filter(|(policy, end)| policy.written <= until && from <= *end);
+/// Whether every policy that may have stood in a proxy between two times is such a one.
+pub fn always(history: &History, life: usize, from: Duration, until: Duration, fits: fn(&Draw) -> bool) -> bool {
+    let stood = history.policies.iter().zip(history.stood_until(life));
+    let stood = stood.filter(|(policy, end)| policy.written <= until && from <= *end);
     stood.map(|(policy, _)| policy).all(|policy| fits(&policy.draw))
 }
 
 /// The largest cap of those policies that may stand, step by step; none while a VM may have been taken for dead.
 pub fn allowed(history: &History, life: usize, cap: impl Fn(&Caps) -> u64) -> Allowed {
     let policies = &history.policies;
-    let ends: Vec<Duration> = policies.iter().skip(1).map(|next| next.sure).chain([Duration::MAX]).collect();
+    let ends = history.stood_until(life);
     let fences: Vec<_> = history.fences.iter().filter(|fence| fence.life == life).collect();
     let mut times: Vec<Duration> = policies.iter().map(|policy| policy.written).chain(ends.iter().copied()).collect();
     times.extend(fences.iter().flat_map(|fence| [fence.from, fence.until]));
@@ -171,7 +171,7 @@ fn peak(spans: &[Span], allowed: &Allowed) -> Peak {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Fence;
+    use crate::history::{Fence, Standing};
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -204,7 +204,7 @@ mod tests {
     fn standing(pool: u64, written: u64, sure: u64, shadow: bool) -> Standing {
         let mut draw = Draw::first();
         (draw.shadow, draw.caps.pool) = (shadow, pool);
-        Standing { draw, written: ms(written), sure: ms(sure) }
+        Standing { draw, written: ms(written), sure: ms(sure), life: 0 }
     }
 
     #[test]
@@ -222,8 +222,9 @@ mod tests {
 
     #[test]
     fn what_may_have_come_in_shadow_is_known() {
-        let policies = [standing(5, 0, 0, false), standing(5, 10, 20, true), standing(5, 30, 40, false)];
-        let enforced = |from, until| always(&policies, ms(from), ms(until), |draw| !draw.shadow);
+        let policies = vec![standing(5, 0, 0, false), standing(5, 10, 20, true), standing(5, 30, 40, false)];
+        let history = History { policies, ..History::default() };
+        let enforced = |from, until| always(&history, 0, ms(from), ms(until), |draw| !draw.shadow);
         assert!(enforced(1, 9) && enforced(41, 50));
         assert!(!enforced(1, 10) && !enforced(35, 38) && !enforced(5, 60));
     }

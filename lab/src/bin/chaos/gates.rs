@@ -21,6 +21,10 @@ pub struct Starts {
     pub by: u64,
     /// The start after which so many were held.
     pub what: String,
+    /// Time of that start.
+    pub at: Duration,
+    /// Requests that were held then, behind the one that started.
+    pub who: Vec<Record>,
     /// Starts of the last request that the gate lets through.
     pub reached: usize,
 }
@@ -84,13 +88,15 @@ fn starts(
             is_another && one.record.life == record.life && one.came <= record.sent && *came <= one.until
         };
         let held: Vec<_> = all.iter().filter(beside).collect();
-        let is_charged = always(&history.policies, record.sent, *came, |draw| !draw.shadow);
+        let is_charged = always(history, record.life, record.sent, *came, |draw| !draw.shadow);
         let Some(room) = room(start, &held).filter(|room| is_charged && *room < u64::MAX) else { continue };
         let with_this = held.len() as u64 + 1;
         found.reached += usize::from(with_this == room);
         if with_this > room.saturating_add(found.by) {
             found.by = with_this - room;
             found.what = format!("request {} of proxy {}, at {:.2} s", record.id, record.life, came.as_secs_f64());
+            found.at = *came;
+            found.who = std::iter::once(*record).chain(held.iter().map(|one| one.record)).cloned().collect();
         }
     }
     found
@@ -125,7 +131,7 @@ mod tests {
         let mut draw = Draw::first();
         (draw.caps.pool, draw.caps.kept) = (4, 2);
         let mut history = History {
-            policies: vec![Standing { draw, written: Duration::ZERO, sure: Duration::ZERO }],
+            policies: vec![Standing { draw, written: Duration::ZERO, sure: Duration::ZERO, life: 0 }],
             ..History::default()
         };
         history.saw_view(0, ms(1_000), ms(2_500));

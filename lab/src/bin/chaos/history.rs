@@ -32,8 +32,10 @@ pub struct Standing {
     pub draw: Draw,
     /// Nobody has followed it before.
     pub written: Duration,
-    /// Everybody has followed it from then on.
+    /// The proxy in use has followed it from then on. One that has requests left from before may take it over at any time, or not at all.
     pub sure: Duration,
+    /// Number of that proxy.
+    pub life: usize,
 }
 
 /// When a VM that lives may have been taken for dead, because the machine did not let it run: what it held was void until it
@@ -77,6 +79,23 @@ pub struct Life {
 }
 
 impl History {
+    /// Until when each policy may have stood in a proxy, in their order.
+    pub fn stood_until(&self, life: usize) -> Vec<Duration> {
+        let mut end = Duration::MAX;
+        let mut ends: Vec<Duration> = self
+            .policies
+            .iter()
+            .rev()
+            .map(|policy| {
+                // What a later proxy has taken over says nothing of this one.
+                let known = if policy.life <= life { policy.sure } else { end };
+                std::mem::replace(&mut end, known)
+            })
+            .collect();
+        ends.reverse();
+        ends
+    }
+
     /// A proxy has a view that is fresh from one time until another; each call is of a later time than the one before.
     pub fn saw_view(&mut self, life: usize, from: Duration, until: Duration) {
         match self.views.last_mut() {
@@ -125,6 +144,21 @@ impl Incident {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_later_proxy_has_taken_over_says_nothing_of_an_earlier_one() {
+        let standing = |second: u64, life| Standing {
+            draw: Draw::first(),
+            written: Duration::from_secs(second),
+            sure: Duration::from_secs(second + 1),
+            life,
+        };
+        let policies = vec![standing(0, 0), standing(10, 0), standing(20, 1), standing(30, 1)];
+        let history = History { policies, ..History::default() };
+        let ends = |life| history.stood_until(life).into_iter().map(|end| end.as_secs()).collect::<Vec<_>>();
+        assert_eq!(ends(0), [11, u64::MAX, u64::MAX, u64::MAX]);
+        assert_eq!(ends(1), [11, 21, 31, u64::MAX]);
+    }
 
     #[test]
     fn an_incident_explains_what_it_can_cost_and_nothing_else() {

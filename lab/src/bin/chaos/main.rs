@@ -122,11 +122,13 @@ async fn play(options: &Options) -> Result<Figures> {
         println!("failed, though no worker in trouble had it: {record}");
     }
     if !figures.broken.is_empty() {
-        for record in &overshoot.who {
+        let beyond = [&budget, &ceiling, &reserve].map(|gate| (gate.by, gate.at, &gate.who));
+        let beyond = [(overshoot.by, overshoot.at, &overshoot.who)].into_iter().chain(beyond).find(|(by, ..)| *by > 0);
+        for record in beyond.iter().flat_map(|(_, _, who)| *who) {
             let visits: Vec<&Visit> = visits.iter().filter(|visit| visit.id == record.id).collect();
-            println!("counted beyond a cap: {record:?} {visits:?}");
+            println!("counted beyond a cap or a gate: {record:?} {visits:?}");
         }
-        explain(&stage, (overshoot.by > 0).then_some(overshoot.at));
+        explain(&stage, beyond.map(|(_, at, _)| at));
     }
     Ok(figures)
 }

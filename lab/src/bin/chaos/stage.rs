@@ -112,7 +112,7 @@ impl Stage {
         let proxy = setup.start(&programs.envoy, 0, WORKERS).await?;
         let relay = Relay::start(proxy.control).await?;
         let door = watch::Sender::new(Door { life: 0, address: proxy.address });
-        let standing = Standing { draw: draw.clone(), written: Duration::ZERO, sure: Duration::ZERO };
+        let standing = Standing { draw: draw.clone(), written: Duration::ZERO, sure: Duration::ZERO, life: 0 };
         let history = History { policies: vec![standing], lives: vec![Life::default()], ..History::default() };
         let birth = Birth { at: clock.elapsed(), code };
         let mut stage = Self {
@@ -302,7 +302,7 @@ impl Stage {
         self.setup.write(code, &policy.to_string(), draw.header_pause())?;
         self.proxy.until_taken(before, false).await?;
         let sure = self.clock.elapsed() + SLACK;
-        self.history.policies.push(Standing { draw: draw.clone(), written, sure });
+        self.history.policies.push(Standing { draw: draw.clone(), written, sure, life: self.proxy.life });
         (self.code, self.draw) = (code, draw);
         Ok(())
     }
