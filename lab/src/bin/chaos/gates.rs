@@ -77,7 +77,9 @@ fn starts(
 ) -> Starts {
     let of_visit = |visit: &Visit| {
         let record = records.get(&visit.id)?;
-        Some(Held { record, came: visit.came, until: held_until(history, record, visit) })
+        // Why: what has come while a policy in shadow stood is charged nothing, so it takes no place of those that come later.
+        let is_charged = always(history, record.life, record.sent, visit.came, |draw| !draw.shadow);
+        is_charged.then(|| Held { record, came: visit.came, until: held_until(history, record, visit) })
     };
     let all: Vec<Held<'_>> = visits.iter().filter_map(of_visit).collect();
     let mut found = Starts::default();
@@ -88,8 +90,7 @@ fn starts(
             is_another && one.record.life == record.life && one.came <= record.sent && *came <= one.until
         };
         let held: Vec<_> = all.iter().filter(beside).collect();
-        let is_charged = always(history, record.life, record.sent, *came, |draw| !draw.shadow);
-        let Some(room) = room(start, &held).filter(|room| is_charged && *room < u64::MAX) else { continue };
+        let Some(room) = room(start, &held).filter(|room| *room < u64::MAX) else { continue };
         let with_this = held.len() as u64 + 1;
         found.reached += usize::from(with_this == room);
         if with_this > room.saturating_add(found.by) {
@@ -128,12 +129,19 @@ mod tests {
     /// Requests that are sent and come to a worker at these times, and stay to the end; the lane of the last ones is batch. The proxy has
     /// a view from 1 to 3 s.
     fn found(look: Look, times: &[(u64, u64)], of_batch: usize) -> Starts {
-        let mut draw = Draw::first();
-        (draw.caps.pool, draw.caps.kept) = (4, 2);
-        let mut history = History {
-            policies: vec![Standing { draw, written: Duration::ZERO, sure: Duration::ZERO, life: 0 }],
-            ..History::default()
-        };
+        let draw = Draw::first();
+        found_under(
+            look,
+            vec![Standing { draw, written: Duration::ZERO, sure: Duration::ZERO, life: 0 }],
+            times,
+            of_batch,
+        )
+    }
+
+    /// The same under other policies, each with a pool of four of which two are kept.
+    fn found_under(look: Look, mut policies: Vec<Standing>, times: &[(u64, u64)], of_batch: usize) -> Starts {
+        policies.iter_mut().for_each(|policy| (policy.draw.caps.pool, policy.draw.caps.kept) = (4, 2));
+        let mut history = History { policies, ..History::default() };
         history.saw_view(0, ms(1_000), ms(2_500));
         history.saw_view(0, ms(1_500), ms(3_000));
         let first_of_batch = times.len() - of_batch;
@@ -181,6 +189,22 @@ mod tests {
         assert_eq!(at(&[(0, 1), (2, 3)]), (0, 1), "two of four");
         assert_eq!(at(&[(0, 1), (2, 3), (4, 5)]), (1, 1));
         assert_eq!(at(&[(0, 1), (2, 6), (4, 5)]), (0, 2), "either may have come before the other");
+    }
+
+    #[test]
+    fn what_came_in_shadow_takes_no_place() {
+        let standing = |shadow, written| {
+            let mut draw = Draw::first();
+            draw.shadow = shadow;
+            Standing { draw, written: ms(written), sure: ms(written), life: 0 }
+        };
+        let at = |times: &[(u64, u64)]| {
+            let Starts { by, reached, .. } =
+                found_under(by_reserve, vec![standing(true, 0), standing(false, 10)], times, 0);
+            (by, reached)
+        };
+        assert_eq!(at(&[(0, 1), (2, 3), (20, 21)]), (0, 0), "the first that counts");
+        assert_eq!(at(&[(0, 1), (2, 3), (20, 21), (22, 23), (24, 25)]), (1, 1));
     }
 
     #[test]
