@@ -2,7 +2,7 @@
 //!
 //! Header values are bytes: the SDK's string calls panic on a value that is not UTF-8, and a caller may send one. The SDK
 //! also panics on a status it does not expect; the host gives those only for maps and buffers outside their callbacks,
-//! where nothing here is called.
+//! where nothing here is called but for the body of a request that waits, which the host has as long as that is paused.
 
 use std::time::{Duration, SystemTime};
 

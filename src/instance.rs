@@ -55,6 +55,10 @@ pub struct Instance {
     seeds: RefCell<Seeds>,
     /// Room for the acts that one event asks of the proxy.
     effects: Cell<Vec<Effect>>,
+    /// Acts of the root callback under way that end streams or let them go on, in their order.
+    // Why at its end: an answer makes the proxy stop whatever passes this VM until the callback has returned. A body that is put back may
+    // prove too large for the proxy, whose own answer to that would pass meanwhile and never reach its client.
+    last: RefCell<Vec<(StreamId, Effect)>>,
 }
 
 type Name = (String, String);
@@ -96,12 +100,38 @@ impl Instance {
             policy_gone: Cell::new(false),
             seeds: RefCell::default(),
             effects: Cell::default(),
+            last: RefCell::default(),
         }
     }
 
     /// Handles an event of the stream that the proxy acts on, then has the proxy do what it asks. Only [`Stream::renew`] is called while the proxy
     /// acts on a root: it asks for nothing but lines in the log.
     pub fn event<T>(&self, handle: impl FnOnce(&mut Shared<'_>) -> T) -> T {
+        self.event_then(handle, |effect| effect.carry_out(&self.names))
+    }
+
+    /// Handles an event of a stream in a root callback, which ends with [`Instance::finish`]. Says whether the proxy still has the stream.
+    fn event_of(&self, id: StreamId, handle: impl FnOnce(&mut Stream, &mut Shared<'_>)) -> bool {
+        let stream = self.streams.borrow().get(&id).cloned();
+        let Some(stream) = stream.filter(|_| host::act_on(id.0)) else { return false };
+        let hold_back = |effect: Effect| match effect {
+            Effect::Respond(_) | Effect::Resume => self.last.borrow_mut().push((id, effect)),
+            other => other.carry_out(&self.names),
+        };
+        self.event_then(|shared| handle(&mut stream.borrow_mut(), shared), hold_back);
+        true
+    }
+
+    /// Ends a root callback: streams that it has decided end or go on.
+    pub fn finish(&self) {
+        for (id, effect) in self.last.take() {
+            if host::act_on(id.0) {
+                effect.carry_out(&self.names);
+            }
+        }
+    }
+
+    fn event_then<T>(&self, handle: impl FnOnce(&mut Shared<'_>) -> T, carry_out: impl FnMut(Effect)) -> T {
         let mut effects = self.effects.take();
         let mut poller = self.poller.get();
         let done = {
@@ -116,7 +146,7 @@ impl Instance {
             done
         };
         self.poller.set(poller);
-        effects.drain(..).for_each(|effect| effect.carry_out(&self.names));
+        effects.drain(..).for_each(carry_out);
         self.effects.set(effects);
         done
     }
@@ -233,9 +263,7 @@ impl Instance {
                 Some((ticket, Ok(waiter))) => self.vm(|vm| vm.renew(&SharedData, ticket, *waiter, host::now())),
                 Some((ticket, Err(refused))) => {
                     self.vm(|vm| vm.leave(&SharedData, ticket, host::now()));
-                    if host::act_on(id.0) {
-                        self.event(|shared| stream.borrow_mut().give_up(&refused, shared));
-                    }
+                    self.event_of(id, |stream, shared| stream.give_up(&refused, shared));
                 }
                 None => {}
             }
@@ -244,15 +272,13 @@ impl Instance {
 
     fn carry_out(&self, progress: Progress) {
         for GivenUp { owner, refusal, .. } in progress.refused {
-            if let Some(stream) = self.acted_on(owner) {
-                self.event(|shared| stream.borrow_mut().give_up(&refusal, shared));
-            }
+            self.event_of(owner, |stream, shared| stream.give_up(&refusal, shared));
         }
         for Started { owner, admission, waited, .. } in progress.started {
-            match self.acted_on(owner) {
-                Some(stream) => self.event(|shared| stream.borrow_mut().start(admission, waited, shared)),
+            let lease = admission.lease;
+            if !self.event_of(owner, |stream, shared| stream.start(admission, waited, shared)) {
                 // A stream that the proxy has ended without telling gives back what it gets.
-                None => self.vm(|vm| vm.release(&SharedData, admission.lease, Usage::Refused, host::now())),
+                self.vm(|vm| vm.release(&SharedData, lease, Usage::Refused, host::now()));
             }
         }
     }
@@ -261,16 +287,8 @@ impl Instance {
     fn evict(&self) {
         let evictions = self.vm.borrow_mut().take_evictions();
         for Eviction { owner, .. } in evictions {
-            if let Some(stream) = self.acted_on(owner) {
-                self.event(|shared| stream.borrow_mut().evict(shared));
-            }
+            self.event_of(owner, Stream::evict);
         }
-    }
-
-    /// A stream that is made the one that the proxy acts on; `None` where the proxy has it no more.
-    fn acted_on(&self, id: StreamId) -> Option<Rc<RefCell<Stream>>> {
-        let stream = self.streams.borrow().get(&id).cloned()?;
-        host::act_on(id.0).then_some(stream)
     }
 
     /// Forgets the models that only policies name whose last stream has ended.

@@ -122,6 +122,7 @@ impl RootContext for Root {
             }
             instance.tick(self.context_id, policy, gauged);
             instance.pace(self.context_id);
+            instance.finish();
         }
     }
 
@@ -130,6 +131,7 @@ impl RootContext for Root {
             // Why no change of pace: each starts the period again, so that waits which begin and end between two ticks would put off
             // every tick, and with it the heartbeat.
             instance.woken(queue);
+            instance.finish();
         }
     }
 

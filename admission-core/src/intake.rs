@@ -22,12 +22,14 @@ use crate::units::Tokens;
 mod asked;
 mod beginning;
 mod next;
+mod part;
 #[cfg(test)]
 mod tests;
 
 pub use asked::Asked;
 use beginning::Beginning;
 pub use next::{Next, Read};
+use part::not_in_part;
 
 /// Whatever is asked of it hangs on what it says, which workers may find out and this proxy cannot.
 const OTHER_UNICODE: &str = "it is text in UTF-16, in UTF-32 or behind a byte order mark; write it in plain UTF-8";
@@ -36,8 +38,6 @@ const IN_BACKGROUND: &str =
     "it asks for `background`, so its worker would go on after it has answered, where no limit sees it; leave that out";
 
 const NO_POOL: &str = "an upgrade names none; its route needs a `pool`";
-
-const NOT_IN_PART: &str = "no `model` in the part of the body that is held back (body.hold_limit); name it first";
 
 /// Where a request waits until it is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -356,7 +356,7 @@ impl Intake {
         self.pool = Some(Arc::clone(&pool));
         let may_name_one = !self.ended && self.model().is_none() && self.broken().is_none();
         if may_name_one && self.terms.lane_needs_model(policy) {
-            return Next::Refuse(refuse(Reason::UnknownModel, Detail::Fixed(NOT_IN_PART))).into();
+            return Next::Refuse(not_in_part(self.hold_limit)).into();
         }
         Read::Weigh(pool)
     }
@@ -460,7 +460,7 @@ impl Intake {
         let detail = match model {
             Some(name) => Detail::Text(format!("{name:?}")),
             None if self.arrival.encoded => Detail::Fixed("the body is encoded, so its `model` cannot be read"),
-            None if !self.ended && self.broken().is_none() => Detail::Fixed(NOT_IN_PART),
+            None if !self.ended && self.broken().is_none() => return Err(not_in_part(self.hold_limit)),
             None => Detail::Fixed("the body names no `model`"),
         };
         Err(refuse(Reason::UnknownModel, detail))

@@ -6,11 +6,16 @@ use super::{Phase, Stream, Taking};
 use crate::effect::Effect;
 use crate::shared::Shared;
 
-/// Most bytes that a VM keeps of all bodies: a quarter of the memory that the proxy lets it have (1 GiB).
+/// Most bytes that a VM keeps of all bodies, of the 1 GiB of memory that the proxy lets it have.
 const ROOM: usize = 256 << 20;
 
-/// Pieces shorter than this grow by those that follow, so that bytes sent one by one take no more memory than others.
-const SHORT: usize = 16 << 10;
+/// Bytes beyond [`ROOM`] for short bodies, so that long ones which never end do not take the room of most requests.
+const ROOM_OF_SHORT: usize = 64 << 20;
+
+const SHORT_BODY: usize = 64 << 10;
+
+/// Pieces shorter than this grow by those that follow, so that bytes sent one by one take at most twice the memory of others.
+const SHORT_PIECE: usize = 16 << 10;
 
 thread_local! {
     /// Bytes that this VM keeps.
@@ -22,29 +27,42 @@ thread_local! {
 // decided or not, and the same once more when the body goes on. What is behind the body's end then is the worker's next request.
 // Why in pieces: one that grows is copied to where there is room for twice of it.
 #[derive(Default)]
-pub(super) struct Kept(Vec<Vec<u8>>);
+pub(super) struct Kept {
+    pieces: Vec<Vec<u8>>,
+    bytes: usize,
+}
 
 impl Kept {
-    /// Has the proxy hold these bytes again.
+    /// Has the proxy hold these bytes again. It must hold the body, if nothing of it, or they are lost; so it does since they were taken out.
     pub(super) fn put_back(&mut self, shared: &mut Shared<'_>) {
         self.forget();
         // Each goes in front of those that follow it.
-        for bytes in std::mem::take(&mut self.0).into_iter().rev() {
+        for bytes in std::mem::take(&mut self.pieces).into_iter().rev() {
             shared.push(Effect::ReplaceBody { held: 0, bytes });
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn has_room(&self, more: usize) -> bool {
+        let room = if self.bytes + more <= SHORT_BODY { ROOM + ROOM_OF_SHORT } else { ROOM };
+        ALL.get() + more <= room
+    }
+
     fn add(&mut self, bytes: Vec<u8>) {
         ALL.set(ALL.get() + bytes.len());
-        match self.0.last_mut() {
-            Some(last) if last.len() < SHORT => last.extend(bytes),
-            _ => self.0.push(bytes),
+        self.bytes += bytes.len();
+        match self.pieces.last_mut() {
+            Some(last) if last.len() < SHORT_PIECE => last.extend(bytes),
+            _ => self.pieces.push(bytes),
         }
     }
 
     /// Counts its bytes no more.
-    fn forget(&self) {
-        ALL.set(ALL.get() - self.0.iter().map(Vec::len).sum::<usize>());
+    fn forget(&mut self) {
+        ALL.set(ALL.get() - std::mem::take(&mut self.bytes));
     }
 }
 
@@ -62,7 +80,7 @@ impl Taking {
 
     /// Has the request decided with these bytes, the last that have come, if they cannot be kept.
     pub(super) fn find_room(&mut self, bytes: &[u8], answered: bool) {
-        if self.keeps_body(answered) && ALL.get() + bytes.len() > ROOM {
+        if self.keeps_body(answered) && !self.kept.has_room(bytes.len()) {
             self.intake.hold_no_more();
         }
     }

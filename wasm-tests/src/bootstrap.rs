@@ -154,7 +154,9 @@ pub fn cluster(name: &str, addresses: &[SocketAddr]) -> Value {
         "@type": format!("type.googleapis.com/{options}"),
         "explicit_http_config": {"http_protocol_options": {"enable_trailers": true}},
     });
-    let limits = json!({"max_connections": 10_000, "max_pending_requests": 10_000, "max_requests": 10_000});
+    let most = 10_000;
+    let limits =
+        json!({"max_connections": most, "max_pending_requests": most, "max_requests": most, "max_retries": most});
     json!({
         "name": name,
         "type": "STATIC",

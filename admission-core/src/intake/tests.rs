@@ -5,6 +5,7 @@ use crate::estimate::Inputs;
 use crate::policy::{Plugin, Route};
 use crate::units::Tokens;
 
+mod room;
 mod shapes;
 
 const ONE_POOL: &str =
@@ -191,18 +192,6 @@ fn beyond_the_hold_limit_a_request_is_decided_from_what_was_seen() {
     let_in(&mut intake);
     let Next::Correct(ask) = intake.body(br#""}]}"#, true, &policy) else { panic!("correct") };
     assert!(ask.prompt_read && ask.prompt < Tokens(100));
-}
-
-#[test]
-fn a_request_whose_body_has_no_room_is_decided_and_does_not_wait() {
-    let policy = policy(TWO_POOLS, false);
-    for (rest, ended) in [("", false), ("\"}]}", true)] {
-        let mut intake = intake(&policy, None);
-        assert!(matches!(intake.body(br#"{"model": "b", "messages": [{"content": "hi"#, false, &policy), Next::Hold));
-        intake.hold_no_more();
-        let next = intake.body(rest.as_bytes(), ended, &policy);
-        assert!(matches!(next, Next::Decide(..)) && !intake.could_wait(), "{ended}");
-    }
 }
 
 #[test]

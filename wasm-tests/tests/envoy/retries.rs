@@ -1,10 +1,15 @@
 //! Bodies that are held behind their headers, which the proxy's router has had: what it sends when it tries another worker.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::timeout;
 use wasm_tests::bootstrap::{virtual_hosts, worker_routes};
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
 use wasm_tests::line::{order, queues, send, waiting};
 use wasm_tests::rig::{MODEL, Rig, Setup, Wait, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A proxy of two workers that take turns, of which the second is dead; where it cannot connect it tries the other one.
 async fn beside_a_dead_worker(mut setup: Setup) -> Rig {
@@ -41,8 +46,7 @@ async fn at_a_worker(rig: &Rig, count: u64) {
 
 #[tokio::test]
 async fn a_body_that_waits_goes_to_no_worker_by_a_retry() {
-    // As many as try again here at the same time fit under the proxy's own bound of three.
-    const WAITERS: usize = 4;
+    const WAITERS: usize = 6;
     let rig = beside_a_dead_worker(queues(2, Wait::BodyHeld)).await;
     let running = rig.endless("first", &[]).await;
     let before = retries(&rig).await;
@@ -53,11 +57,13 @@ async fn a_body_that_waits_goes_to_no_worker_by_a_retry() {
     waiting(&rig, WAITERS as u64).await;
     at_a_worker(&rig, WAITERS as u64 + 1).await;
     assert!(retries(&rig).await > before, "none has come to the dead worker first");
+    assert_eq!(rig.worker.stats().requests, 1, "one that waits has come");
     drop(running);
     for caller in &mut callers {
         assert_eq!(caller.status().await, Some(200));
     }
-    let arrivals = rig.worker.arrivals().requests;
+    // The worker may learn last that the first one's caller has gone.
+    let arrivals = &rig.worker.arrivals().requests[1..];
     let ended = arrivals.iter().map(|arrival| arrival.left_ms.unwrap_or(f64::MAX));
     let came = arrivals.iter().skip(1).map(|arrival| arrival.came_ms);
     assert!(ended.zip(came).all(|(ended, came)| ended <= came), "two were inside at once: {arrivals:?}");
@@ -95,25 +101,35 @@ async fn a_body_that_comes_in_pieces_is_sent_once() {
     rig.nothing_trapped().await;
 }
 
-/// A proxy that may hold less than the filter does refuses what is more, by itself.
-#[tokio::test]
-async fn a_body_above_the_proxys_own_limit_is_refused_by_the_proxy() {
-    let mut setup = queues(2, Wait::BodyHeld);
+/// A proxy whose requests may have 32 KiB buffered, less than the filter keeps.
+async fn of_small_buffers(threads: u32) -> Rig {
+    let mut setup = queues(threads, Wait::BodyHeld);
     let mut route = worker_routes()[1].clone();
     route.as_object_mut().unwrap().remove("request_body_buffer_limit");
     setup.buffer_limit = 32 << 10;
     setup.virtual_hosts = virtual_hosts(&[route]);
-    let rig = Rig::start(setup).await;
+    Rig::start(setup).await
+}
+
+/// A request of such a lane, of 100 KB, in two halves.
+fn long_request(lane: &[u8]) -> [Vec<u8>; 2] {
     let mut body = chat(MODEL, 1, false);
     body["messages"][0]["content"] = json!("word ".repeat(20_000));
-    let request = request_bytes(CHAT, &[], body.to_string().as_bytes(), true);
-    let (first, rest) = request.split_at(request.len() / 2);
+    let mut first = request_bytes(CHAT, &[("x-sluice-lane", lane)], body.to_string().as_bytes(), true);
+    let rest = first.split_off(first.len() / 2);
+    [first, rest]
+}
+
+#[tokio::test]
+async fn a_body_above_the_proxys_own_limit_is_refused_by_the_proxy() {
+    let rig = of_small_buffers(2).await;
+    let [first, rest] = long_request(b"standard");
     // One that may go on as soon as all of it has come, and one that waits for its turn then.
     for waits in [0, 1] {
         let running = if waits > 0 { Some(rig.endless("first", &[]).await) } else { None };
-        let mut caller = RawCaller::send(rig.address, first).await;
+        let mut caller = RawCaller::send(rig.address, &first).await;
         rig.in_hand(1 + waits).await;
-        caller.send_more(rest).await;
+        caller.send_more(&rest).await;
         if waits > 0 {
             waiting(&rig, waits).await;
         }
@@ -127,24 +143,46 @@ async fn a_body_above_the_proxys_own_limit_is_refused_by_the_proxy() {
     assert_eq!(rig.ask("acme", &[]).await, (200, String::new()));
 }
 
+/// The filter answers one request and lets another one go on in the same moment, whose body the proxy then refuses.
+#[tokio::test]
+async fn a_request_that_another_gave_way_to_is_refused_by_the_proxy_and_holds_nothing() {
+    let rig = of_small_buffers(1).await;
+    let [first, rest] = long_request(b"interactive");
+    for _ in 0..3 {
+        let body = chat(MODEL, 1, false).to_string();
+        let gives_way = request_bytes(CHAT, &[("x-sluice-lane", b"batch")], body.as_bytes(), true);
+        let mut gives_way = rig.hanging(&gives_way).await;
+        let mut caller = RawCaller::send(rig.address, &first).await;
+        rig.in_hand(2).await;
+        caller.send_more(&rest).await;
+        assert_eq!(gives_way.status().await, Some(429));
+        let status = timeout(PATIENCE, caller.status()).await;
+        assert_eq!(status, Ok(Some(413)), "the proxy's own answer is held");
+        rig.nothing_is_held().await;
+    }
+    waiting(&rig, 0).await;
+    rig.nothing_trapped().await;
+}
+
 /// Bodies that do not end fill what a VM keeps for such ones, and the next request is decided by what has come of it.
 #[tokio::test]
 async fn bodies_that_do_not_end_take_the_memory_that_is_theirs_and_no_more() {
     const MIB: usize = 1 << 20;
     let mut setup = Setup::new(1, Wait::BodyHeld).with("/body", json!({"hold_limit": "100MiB"}));
+    setup.alone = true;
     let mut route = worker_routes()[1].clone();
     route["request_body_buffer_limit"] = json!(200 * MIB);
     setup.virtual_hosts = virtual_hosts(&[route]);
     let rig = Rig::start(setup).await;
     let begin = format!(r#"{{"model": "{MODEL}", "messages": [{{"role": "user", "content": ""#);
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n{begin}", 90 * MIB);
+    let words = "word ".repeat(MIB / 5).into_bytes();
     let mut callers = Vec::new();
     for number in 0..4 {
         assert_eq!(rig.held().await, (0, 0), "{number} have sent a part");
         let mut caller = RawCaller::send(rig.address, head.as_bytes()).await;
-        let words = "word ".repeat(MIB / 5);
         for _ in 0..80 {
-            assert!(caller.send_more(words.as_bytes()).await);
+            assert!(caller.send_more(&words).await);
         }
         callers.push(caller);
     }
@@ -156,6 +194,12 @@ async fn bodies_that_do_not_end_take_the_memory_that_is_theirs_and_no_more() {
     drop(callers);
     rig.in_hand(0).await;
     rig.nothing_is_held().await;
+    // There is room again, for a body as long.
+    let mut caller = RawCaller::send(rig.address, head.as_bytes()).await;
+    for _ in 0..80 {
+        assert!(caller.send_more(&words).await);
+    }
     assert_eq!(rig.ask("acme", &[]).await, (200, String::new()));
+    rig.nothing_is_held().await;
     rig.nothing_trapped().await;
 }
