@@ -58,7 +58,7 @@ pub struct Instance {
     /// Acts of the root callback under way that end streams or let them go on, in their order.
     // Why at its end: an answer makes the proxy stop whatever passes this VM until the callback has returned. A body that is put back may
     // prove too large for the proxy, whose own answer to that would pass meanwhile and never reach its client.
-    last: RefCell<Vec<(StreamId, Effect)>>,
+    deferred: RefCell<Vec<(StreamId, Effect)>>,
 }
 
 type Name = (String, String);
@@ -100,7 +100,7 @@ impl Instance {
             policy_gone: Cell::new(false),
             seeds: RefCell::default(),
             effects: Cell::default(),
-            last: RefCell::default(),
+            deferred: RefCell::default(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Instance {
         let stream = self.streams.borrow().get(&id).cloned();
         let Some(stream) = stream.filter(|_| host::act_on(id.0)) else { return false };
         let hold_back = |effect: Effect| match effect {
-            Effect::Respond(_) | Effect::Resume => self.last.borrow_mut().push((id, effect)),
+            Effect::Respond(_) | Effect::Resume => self.deferred.borrow_mut().push((id, effect)),
             other => other.carry_out(&self.names),
         };
         self.event_then(|shared| handle(&mut stream.borrow_mut(), shared), hold_back);
@@ -124,7 +124,7 @@ impl Instance {
 
     /// Ends a root callback: streams that it has decided end or go on.
     pub fn finish(&self) {
-        for (id, effect) in self.last.take() {
+        for (id, effect) in self.deferred.take() {
             if host::act_on(id.0) {
                 effect.carry_out(&self.names);
             }

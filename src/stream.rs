@@ -210,15 +210,13 @@ impl Stream {
     pub fn body_read_from(&self) -> Option<usize> {
         match &self.phase {
             Phase::Taking(taking) if !self.was_answered_undecided(taking) => Some(taking.held),
-            Phase::Waiting(taking, _) if taking.keeps_body(self.answered) => Some(taking.held),
             _ => None,
         }
     }
 
     /// Says whether the worker has answered a request that was never decided. Nothing more of that goes on.
-    // Why also in shadow where bytes are kept: to put them back may be too much for the proxy, which could only break the answer off then.
     fn was_answered_undecided(&self, taking: &Taking) -> bool {
-        self.answered && self.lease.is_none() && !(taking.intake.terms().in_shadow() && taking.kept.is_empty())
+        self.answered && self.lease.is_none() && !taking.intake.terms().in_shadow()
     }
 
     /// New bytes of the body have come, with which the proxy holds `size` of it; `end` with the last.

@@ -33,17 +33,14 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Has the proxy hold these bytes again. It must hold the body, if nothing of it, or they are lost; so it does since they were taken out.
+    /// Has the proxy hold these bytes again.
+    // Why it works in root callbacks: the proxy has a buffer for a body that is paused, also when all was taken out of it.
     pub(super) fn put_back(&mut self, shared: &mut Shared<'_>) {
         self.forget();
         // Each goes in front of those that follow it.
         for bytes in std::mem::take(&mut self.pieces).into_iter().rev() {
             shared.push(Effect::ReplaceBody { held: 0, bytes });
         }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
     }
 
     fn has_room(&self, more: usize) -> bool {

@@ -1,8 +1,12 @@
 //! Bodies that are held behind their headers, which the proxy's router has had: what it sends when it tries another worker.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use wasm_tests::bootstrap::{virtual_hosts, worker_routes};
 use wasm_tests::caller::{CHAT, RawCaller, chat, request_bytes};
@@ -101,14 +105,45 @@ async fn a_body_that_comes_in_pieces_is_sent_once() {
     rig.nothing_trapped().await;
 }
 
+/// A body is the same at its worker where the request has waited for its turn, and where a policy in shadow would have had it wait.
+#[tokio::test]
+async fn a_body_in_pieces_goes_on_as_it_came() {
+    let mut body = chat(MODEL, 1, false);
+    body["messages"][0]["content"] = json!("What is it that you would say? ".repeat(3_000));
+    let body = body.to_string();
+    for mode in ["enforce", "shadow"] {
+        let rig = Rig::start(queues(1, Wait::BodyHeld).with("/mode", json!(mode))).await;
+        for sized in [true, false] {
+            let running = rig.endless("first", &[]).await;
+            let request = request_bytes(CHAT, &[], body.as_bytes(), sized);
+            let mut pieces = request.chunks(7_000);
+            let mut caller = RawCaller::send(rig.address, pieces.next().unwrap()).await;
+            rig.in_hand(2).await;
+            for piece in pieces {
+                assert!(caller.send_more(piece).await);
+            }
+            if mode == "enforce" {
+                waiting(&rig, 1).await;
+                drop(running);
+            }
+            assert_eq!(caller.status().await, Some(200), "{mode}, sized: {sized}");
+            assert_eq!(rig.worker.stats().last_body, body, "{mode}, sized: {sized}");
+            drop(caller);
+        }
+        rig.in_hand(0).await;
+        rig.nothing_is_held().await;
+        rig.nothing_trapped().await;
+    }
+}
+
 /// A proxy whose requests may have 32 KiB buffered, less than the filter keeps.
-async fn of_small_buffers(threads: u32) -> Rig {
-    let mut setup = queues(threads, Wait::BodyHeld);
+fn of_small_buffers(threads: u32, mode: &str) -> Setup {
+    let mut setup = queues(threads, Wait::BodyHeld).with("/mode", json!(mode));
     let mut route = worker_routes()[1].clone();
     route.as_object_mut().unwrap().remove("request_body_buffer_limit");
     setup.buffer_limit = 32 << 10;
     setup.virtual_hosts = virtual_hosts(&[route]);
-    Rig::start(setup).await
+    setup
 }
 
 /// A request of such a lane, of 100 KB, in two halves.
@@ -122,7 +157,7 @@ fn long_request(lane: &[u8]) -> [Vec<u8>; 2] {
 
 #[tokio::test]
 async fn a_body_above_the_proxys_own_limit_is_refused_by_the_proxy() {
-    let rig = of_small_buffers(2).await;
+    let rig = Rig::start(of_small_buffers(2, "enforce")).await;
     let [first, rest] = long_request(b"standard");
     // One that may go on as soon as all of it has come, and one that waits for its turn then.
     for waits in [0, 1] {
@@ -146,7 +181,7 @@ async fn a_body_above_the_proxys_own_limit_is_refused_by_the_proxy() {
 /// The filter answers one request and lets another one go on in the same moment, whose body the proxy then refuses.
 #[tokio::test]
 async fn a_request_that_another_gave_way_to_is_refused_by_the_proxy_and_holds_nothing() {
-    let rig = of_small_buffers(1).await;
+    let rig = Rig::start(of_small_buffers(1, "enforce")).await;
     let [first, rest] = long_request(b"interactive");
     for _ in 0..3 {
         let body = chat(MODEL, 1, false).to_string();
@@ -162,6 +197,46 @@ async fn a_request_that_another_gave_way_to_is_refused_by_the_proxy_and_holds_no
     }
     waiting(&rig, 0).await;
     rig.nothing_trapped().await;
+}
+
+/// A worker that begins to answer each request as soon as its headers have come, and never ends.
+async fn hasty() -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let _ = connection.read_u8().await;
+            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n").await;
+            open.push(connection);
+        }
+    });
+    (address, serving)
+}
+
+/// The rest of a body comes when its worker answers already and its beginning is kept; all of it is more than the proxy can take.
+#[tokio::test]
+async fn an_answer_before_the_decision_leaves_nothing_behind() {
+    let (address, serving) = hasty().await;
+    for mode in ["enforce", "shadow"] {
+        let mut setup = of_small_buffers(1, mode);
+        setup.clusters.push(("hasty", address));
+        setup.virtual_hosts =
+            virtual_hosts(&[json!({"match": {"prefix": CHAT}, "route": {"cluster": "hasty", "timeout": "0s"}})]);
+        let rig = Rig::start(setup).await;
+        let [first, rest] = long_request(b"standard");
+        for _ in 0..3 {
+            let mut caller = RawCaller::send(rig.address, &first).await;
+            let answer = timeout(PATIENCE, caller.read_until("hi")).await.expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 200"), "{mode}: {answer}");
+            caller.send_more(&rest).await;
+            drop(caller);
+            rig.in_hand(0).await;
+        }
+        rig.nothing_is_held().await;
+        rig.nothing_trapped().await;
+    }
+    serving.abort();
 }
 
 /// Bodies that do not end fill what a VM keeps for such ones, and the next request is decided by what has come of it.

@@ -79,7 +79,7 @@ pub struct Life {
 }
 
 impl History {
-    /// Until when each policy may have stood in a proxy, in their order.
+    /// Times until which policies may have stood in a proxy, one for each policy in their order.
     pub fn stood_until(&self, life: usize) -> Vec<Duration> {
         let mut end = Duration::MAX;
         let mut ends: Vec<Duration> = self
